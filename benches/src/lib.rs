@@ -1,0 +1,1 @@
+//! Criterion benches and the packet-rate benchmark.

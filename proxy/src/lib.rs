@@ -1,0 +1,3 @@
+//! The proxy process: configuration -> rule table -> data path -> report.
+
+pub mod data_path;

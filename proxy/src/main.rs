@@ -1,0 +1,3 @@
+//! The `sluice-proxy` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Network namespaces, devices and real traffic for tests, the demo and benchmarks.

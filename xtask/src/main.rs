@@ -1,0 +1,3 @@
+//! The project's one front door.
+
+fn main() {}
