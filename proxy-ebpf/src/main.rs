@@ -1,48 +1,81 @@
-//! Entry points of the kernel programs.
+//! The kernel programs: entry points only. The programs keep no policy; they look up what the rule table says.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
     not(target_arch = "bpf"),
     allow(dead_code, reason = "host builds check and unit-test only")
 )]
+#![expect(
+    clippy::inline_always,
+    reason = "one function a program: calls cost, and the verifier follows inlined code best"
+)]
+#![expect(
+    clippy::cast_ptr_alignment,
+    reason = "packet words are read unaligned, which the target machines do"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "indices are constants within arrays; a panic cannot be reached"
+)]
 
+mod answer;
+mod carry;
+mod checksum;
+mod count;
+mod create;
+mod express;
+mod icmp;
 mod maps;
+mod mss;
+mod packet;
+mod parse;
+mod policy;
+mod socket;
+mod tc;
+mod verdict;
 
 use aya_ebpf::{
     macros::{classifier, xdp},
     programs::{TcContext, XdpContext},
 };
+use proxy_ebpf_common::side;
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
 
+/// TC ingress of an Ethernet device on the tailnet side.
 #[classifier]
-fn sl_tc_l2_tn(_ctx: TcContext) -> i32 {
-    0
+fn sl_tc_l2_tn(ctx: TcContext) -> i32 {
+    tc::run::<14>(ctx.skb.skb, side::TAILNET)
 }
 
+/// TC ingress of an Ethernet device on the cluster side.
 #[classifier]
-fn sl_tc_l2_cl(_ctx: TcContext) -> i32 {
-    0
+fn sl_tc_l2_cl(ctx: TcContext) -> i32 {
+    tc::run::<14>(ctx.skb.skb, side::CLUSTER)
 }
 
+/// TC ingress of a device without link header on the tailnet side.
 #[classifier]
-fn sl_tc_l3_tn(_ctx: TcContext) -> i32 {
-    0
+fn sl_tc_l3_tn(ctx: TcContext) -> i32 {
+    tc::run::<0>(ctx.skb.skb, side::TAILNET)
 }
 
+/// TC ingress of a device without link header on the cluster side.
 #[classifier]
-fn sl_tc_l3_cl(_ctx: TcContext) -> i32 {
-    0
+fn sl_tc_l3_cl(ctx: TcContext) -> i32 {
+    tc::run::<0>(ctx.skb.skb, side::CLUSTER)
 }
 
+/// XDP on an Ethernet device on the tailnet side.
 #[xdp]
-fn sl_xdp_tn(_ctx: XdpContext) -> u32 {
-    2
+fn sl_xdp_tn(ctx: XdpContext) -> u32 {
+    express::run(ctx.ctx, side::TAILNET)
 }
 
+/// XDP on an Ethernet device on the cluster side.
 #[xdp]
-fn sl_xdp_cl(_ctx: XdpContext) -> u32 {
-    2
+fn sl_xdp_cl(ctx: XdpContext) -> u32 {
+    express::run(ctx.ctx, side::CLUSTER)
 }
 
 #[cfg(target_arch = "bpf")]

@@ -52,3 +52,7 @@ pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, FragmentPorts> =
 pub(crate) static COUNTERS: PerCpuArray<Counter> = PerCpuArray::with_max_entries(1024, 0);
 #[map(name = "sl_drops")]
 pub(crate) static DROPS: PerCpuArray<u64> = PerCpuArray::with_max_entries(DropReason::SLOTS, 0);
+/// Working space of one packet; never read by the user side.
+#[map(name = "sl_scratch")]
+pub(crate) static SCRATCH: PerCpuArray<crate::create::Scratch> =
+    PerCpuArray::with_max_entries(1, 0);

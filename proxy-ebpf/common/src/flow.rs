@@ -43,7 +43,8 @@ pub struct Hop {
     pub smac: [u8; 6],
     /// The device, 0 if not known.
     pub ifindex: u32,
-    /// Until when the Ethernet addresses may be used: seconds of `CLOCK_MONOTONIC`, coarse; 0 = never.
+    /// Until when the Ethernet addresses may be used: seconds of `CLOCK_MONOTONIC`, coarse; 0 = never,
+    /// [`Hop::NO_HEADER`] = the device has no link header.
     pub fresh_until: u32,
 }
 map_type!(Hop, 20);
@@ -107,6 +108,11 @@ pub mod tcp {
     pub const RST: u8 = 4;
     /// A segment with ACK and without SYN was seen: this side considers the connection open.
     pub const OPEN: u8 = 8;
+}
+
+impl Hop {
+    /// Value of `fresh_until` for devices without link header: always fresh, and no header is written.
+    pub const NO_HEADER: u32 = u32::MAX;
 }
 
 impl FlowHalf {

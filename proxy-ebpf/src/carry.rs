@@ -1,0 +1,245 @@
+//! A packet of a known flow: checks, rewriting, state.
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use proxy_ebpf_common::{DropReason, FlowHalf, FlowKey, Hop, Target, half, link, stance, tcp};
+
+use crate::{
+    checksum, count,
+    maps::{FLOWS, GLOBALS, LINKS, SCRATCH, TARGETS},
+    packet::{L4Sums, Packet, at, reach},
+    parse::{Headers, flag, fragment, kind},
+    verdict::Verdict,
+};
+
+/// How long a peer's Ethernet addresses, learned from its own packets, are trusted: seconds.
+const LEARNED_FOR: u32 = 2;
+
+/// What has become of a flow that a packet has hit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Its backend serves on.
+    Alive,
+    /// Its backend or rule is gone.
+    Gone,
+    /// It is over, and this packet opens a new one.
+    Over,
+}
+
+/// The flow's backend, if it is still the one the flow was made for.
+#[inline(always)]
+pub(crate) fn backend(flow: &FlowHalf) -> Option<&'static Target> {
+    TARGETS.get(flow.target).filter(|target| target.epoch == flow.epoch)
+}
+
+/// Whether a packet that opens a TCP connection meets one that is over (`pair` = the other half's TCP bits).
+#[inline(never)]
+fn is_over(flow: &FlowHalf, key: &FlowKey) -> bool {
+    // SAFETY: the map is not preallocated: a value is never another key's.
+    let pair = unsafe { FLOWS.get(flow.pair_key(key)) }.map_or(0, |pair| pair.tcp);
+    (flow.tcp | pair) & tcp::RST != 0 || flow.tcp & pair & tcp::FIN != 0
+}
+
+/// Looks at a flow before its packet is carried.
+#[inline(always)]
+pub(crate) fn life(h: &Headers, flow: &FlowHalf, backend: Option<&Target>) -> Life {
+    let opens = h.kind == kind::TCP
+        && h.tcp & (flag::SYN | flag::ACK) == flag::SYN
+        && flow.flags & half::REPLY == 0;
+    if backend.is_none() {
+        let again = opens || (h.kind != kind::TCP && flow.flags & half::REPLY == 0);
+        return if again { Life::Over } else { Life::Gone };
+    }
+    if opens && is_over(flow, &h.key) { Life::Over } else { Life::Alive }
+}
+
+/// Removes both halves. A subprogram for the sake of the stack.
+#[inline(never)]
+pub(crate) fn forget(key: &FlowKey, flow: &FlowHalf) -> u32 {
+    let pair = flow.pair_key(key);
+    let _gone = FLOWS.remove(pair);
+    let _gone = FLOWS.remove(key);
+    0
+}
+
+/// Where the packet leaves, and whether its Ethernet header is known.
+#[inline(always)]
+pub(crate) fn hop<'a>(flow: &'a FlowHalf, backend: &'a Target, now: u32) -> (&'a Hop, bool) {
+    if flow.flags & half::REPLY == 0 && backend.hop.ifindex != 0 && backend.hop.fresh_until > now {
+        return (&backend.hop, true);
+    }
+    (&flow.hop, flow.hop.fresh_until > now)
+}
+
+/// Checks what forbids carrying the packet.
+#[inline(always)]
+pub(crate) fn check<P: Packet>(packet: &P, h: &Headers, flow: &FlowHalf) -> Verdict {
+    if h.ttl <= 1 {
+        return Verdict::answer(DropReason::TtlExpired);
+    }
+    if flow.mtu != 0 && h.ip_len > u32::from(flow.mtu) && !packet.is_gso() {
+        return if h.df {
+            Verdict::answer(DropReason::TooBig)
+        } else {
+            Verdict::drop(DropReason::TooBig)
+        };
+    }
+    Verdict::CARRY
+}
+
+/// Counts the packet and moves the flow's state.
+#[inline(always)]
+pub(crate) fn note(h: &Headers, flow: &mut FlowHalf, peer: &Hop, now: u32) {
+    count::carried(flow.counter, flow.flags, h.ip_len);
+    if h.kind == kind::TCP {
+        let mut bits = flow.tcp;
+        if h.tcp & flag::RST == 0 {
+            bits &= !tcp::RST;
+        } else {
+            bits |= tcp::RST;
+        }
+        if h.tcp & flag::SYN != 0 {
+            bits |= tcp::SYN;
+        } else if h.tcp & flag::ACK != 0 {
+            bits |= tcp::OPEN;
+        }
+        if h.tcp & flag::FIN != 0 {
+            bits |= tcp::FIN;
+        }
+        if bits != flow.tcp {
+            flow.tcp = bits;
+        }
+    }
+    if flow.last_seen != now {
+        flow.last_seen = now;
+        tick(&h.key, flow, peer, now);
+    }
+}
+
+/// Once a second and direction: tells the other half where its packets should go, and rebuilds it if it is missing.
+#[inline(never)]
+fn tick(key: &FlowKey, flow: &FlowHalf, peer: &Hop, now: u32) -> u32 {
+    let pair_key = flow.pair_key(key);
+    // SAFETY: as above.
+    let (mtu, l3) = unsafe { LINKS.get(&peer.ifindex) }
+        .map_or((0, false), |found| (found.mtu, found.flags & link::L3 != 0));
+    let mut hop = *peer;
+    hop.fresh_until = if l3 { Hop::NO_HEADER } else { now + LEARNED_FOR };
+    if let Some(pair) = FLOWS.get_ptr_mut(&pair_key) {
+        // SAFETY: as above. Two CPUs may write at once; both write the truth.
+        unsafe {
+            (*pair).hop = hop;
+            (*pair).mtu = mtu;
+        }
+        return 0;
+    }
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
+    // SAFETY: per-CPU, and no other program runs on this CPU before this one ends.
+    let pair = unsafe { &mut (*scratch).reply };
+    *pair = *flow;
+    pair.src = key.dst;
+    pair.dst = key.src;
+    pair.src_port = key.dst_port;
+    pair.dst_port = key.src_port;
+    pair.flags = flow.flags ^ half::REPLY;
+    pair.tcp = 0;
+    pair.last_seen = 0;
+    pair.mtu = mtu;
+    pair.hop = hop;
+    let _full = FLOWS.insert(&pair_key, &*pair, u64::from(BPF_NOEXIST));
+    0
+}
+
+/// Sum of the differences between two addresses; IPv4 addresses differ in their last word only.
+#[inline(always)]
+pub(crate) fn address_difference(old: &[u8; 16], new: &[u8; 16], v6: bool) -> u64 {
+    // SAFETY: all are 16 plain bytes.
+    let (old, new): ([u32; 4], [u32; 4]) =
+        unsafe { (core::mem::transmute(*old), core::mem::transmute(*new)) };
+    let last = checksum::replace(old[3], new[3]);
+    if !v6 {
+        return last;
+    }
+    last + checksum::replace(old[0], new[0])
+        + checksum::replace(old[1], new[1])
+        + checksum::replace(old[2], new[2])
+}
+
+/// Writes addresses and TTL into the IP header and returns the folded difference of the addresses.
+#[inline(always)]
+pub(crate) fn rewrite_ip<P: Packet>(
+    packet: &mut P,
+    h: &Headers,
+    src: &[u8; 16],
+    dst: &[u8; 16],
+) -> Option<u32> {
+    let difference =
+        address_difference(&h.key.src, src, h.v6) + address_difference(&h.key.dst, dst, h.v6);
+    // SAFETY: all are 16 plain bytes.
+    let (src, dst): ([u32; 4], [u32; 4]) =
+        unsafe { (core::mem::transmute(*src), core::mem::transmute(*dst)) };
+    let difference = checksum::fold32(difference);
+    if h.v6 {
+        let ip = at::<[u32; 10], _>(packet, P::LINK)?;
+        // SAFETY: `at` checked the bounds.
+        unsafe {
+            let [a, b, hop_next, ttl] = (*ip)[1].to_ne_bytes();
+            (*ip)[1] = u32::from_ne_bytes([a, b, hop_next, ttl.wrapping_sub(1)]);
+            (*ip)[2] = src[0];
+            (*ip)[3] = src[1];
+            (*ip)[4] = src[2];
+            (*ip)[5] = src[3];
+            (*ip)[6] = dst[0];
+            (*ip)[7] = dst[1];
+            (*ip)[8] = dst[2];
+            (*ip)[9] = dst[3];
+        }
+    } else {
+        let ip = at::<[u32; 5], _>(packet, P::LINK)?;
+        // SAFETY: `at` checked the bounds.
+        unsafe {
+            let [ttl, protocol, sum_a, sum_b] = (*ip)[2].to_ne_bytes();
+            let old = u16::from_ne_bytes([ttl, protocol]);
+            let new = u16::from_ne_bytes([ttl.wrapping_sub(1), protocol]);
+            let change = u64::from(difference) + u64::from(!old) + u64::from(new);
+            let [sum_a, sum_b] =
+                checksum::apply(u16::from_ne_bytes([sum_a, sum_b]), change).to_ne_bytes();
+            (*ip)[2] = u32::from_ne_bytes([ttl.wrapping_sub(1), protocol, sum_a, sum_b]);
+            (*ip)[3] = src[3];
+            (*ip)[4] = dst[3];
+        }
+    }
+    Some(difference)
+}
+
+/// Rewrites the packet as the flow says.
+#[inline(always)]
+pub(crate) fn rewrite<P: Packet>(packet: &mut P, h: &Headers, flow: &FlowHalf) -> bool {
+    let Some(addresses) = rewrite_ip(packet, h, &flow.src, &flow.dst) else { return false };
+    if h.fragment == fragment::LATER {
+        return true;
+    }
+    let l4 = (h.l4 & 0x7ff) as usize;
+    let ([a, b], [c, d]) = (flow.src_port, flow.dst_port);
+    let echo = h.kind == kind::ECHO;
+    let place = if echo { l4 + 4 } else { l4 };
+    let Some(word) = reach::<u32, P>(packet, place) else { return false };
+    // SAFETY: `reach` checked the bounds.
+    let rest = unsafe {
+        let old = *word;
+        let [_, _, e, f] = old.to_ne_bytes();
+        let new = if echo { [a, b, e, f] } else { [a, b, c, d] };
+        let new = u32::from_ne_bytes(new);
+        *word = new;
+        if old == new { 0 } else { checksum::fold32(checksum::replace(old, new)) }
+    };
+    let sum = match h.kind {
+        kind::TCP => l4 + 16,
+        kind::UDP => l4 + 6,
+        _ => l4 + 2,
+    };
+    let ipv6_flag =
+        h.v6 && GLOBALS.get(0).is_some_and(|globals| globals.flags & stance::flags::CSUM_IPV6 != 0);
+    let addresses = if echo && !h.v6 { 0 } else { addresses };
+    let sums = L4Sums { addresses, rest, udp: h.kind == kind::UDP, v6: h.v6, ipv6_flag };
+    packet.update_l4(sum, &sums)
+}

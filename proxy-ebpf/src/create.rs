@@ -1,0 +1,295 @@
+//! New flows: rule, backend, source port, and both halves into the table.
+
+use aya_ebpf::{
+    bindings::__sk_buff, bindings::BPF_NOEXIST, helpers::generated::bpf_ktime_get_coarse_ns,
+};
+use proxy_ebpf_common::{
+    DropReason, FlowHalf, FlowKey, Globals, Hop, RuleEntry, action, entry, half, link, protocol,
+    side, snat, stance, target, tuple_hash,
+};
+
+use crate::{
+    count,
+    maps::{FLOWS, GLOBALS, LINKS, LOOKUP, RESERVED, SCRATCH, TARGETS},
+    parse::{Headers, flag, kind},
+    policy,
+    socket::{self, Owner},
+    verdict::Verdict,
+};
+
+/// How many source ports a new flow may try at most; the verifier walks every turn.
+const MAX_TRIES: u32 = 256;
+const EEXIST: i32 = -17;
+
+/// Working space of one packet: what is too large for the stack.
+#[repr(C)]
+pub(crate) struct Scratch {
+    /// What the packet's headers say.
+    pub(crate) headers: Headers,
+    /// The way back.
+    pub(crate) peer: Hop,
+    /// The halves of a flow while it is made.
+    pub(crate) original: FlowHalf,
+    pub(crate) reply: FlowHalf,
+    pub(crate) reply_key: FlowKey,
+    /// What an ICMP error quotes.
+    pub(crate) quoted: [u32; 32],
+    /// TCP options, larger than they can be, so that a masked index is always inside.
+    pub(crate) options: [u8; 64],
+    /// Place in the options.
+    pub(crate) cursor: u32,
+}
+
+/// Seconds of the coarse monotonic clock.
+#[inline(always)]
+pub(crate) fn now() -> u32 {
+    // SAFETY: no arguments (kernel 5.11).
+    (unsafe { bpf_ktime_get_coarse_ns() } / 1_000_000_000) as u32
+}
+
+/// Decides on a packet that belongs to no flow; on `CARRY` its flow is ready for [`commit`]. Two subprograms, one after
+/// the other, for the sake of the stack.
+#[inline(never)]
+pub(crate) fn prepare(skb: *mut __sk_buff, h: &Headers, peer: &Hop) -> u32 {
+    prepare_inline(skb, h, peer).raw()
+}
+
+#[inline(always)]
+fn prepare_inline(skb: *mut __sk_buff, h: &Headers, peer: &Hop) -> Verdict {
+    let key = &h.key;
+    if key.side == side::CLUSTER && policy::is_protected(&key.src) {
+        return Verdict::drop(DropReason::SpoofedSource);
+    }
+    let Some(globals) = GLOBALS.get(0) else { return Verdict::PASS };
+    if globals.stance == stance::KNOWN_FLOWS {
+        return Verdict::PASS;
+    }
+    if key.protocol != protocol::ICMP && key.dst_port == [0, 0] {
+        return Verdict::PASS;
+    }
+    let Some(rule) = policy::find(key) else { return unmatched(h, globals) };
+    if socket::is_local(&key.dst) {
+        let exact = rule.flags & entry::EXACT_PORT != 0;
+        match socket::owner(skb, key, h.v6) {
+            Owner::Connected => return Verdict::PASS,
+            Owner::Bound if !exact => return Verdict::PASS,
+            _ => {}
+        }
+    }
+    let counter = counter(rule, key);
+    let verdict = admit(h, peer, globals, rule, counter);
+    if verdict != Verdict::CARRY {
+        count::dropped_of(counter);
+    }
+    verdict
+}
+
+#[inline(always)]
+fn unmatched(h: &Headers, globals: &Globals) -> Verdict {
+    if h.key.side == side::TAILNET
+        && globals.flags & stance::flags::DROP_UNMATCHED != 0
+        && !policy::is_local_scope(&h.key.dst, h.v6)
+        && !socket::is_local(&h.key.dst)
+    {
+        return Verdict::drop(DropReason::NoRule);
+    }
+    Verdict::PASS
+}
+
+#[inline(always)]
+fn counter(rule: &RuleEntry, key: &FlowKey) -> u32 {
+    let port = if rule.flags & entry::PER_PORT == 0 { 0 } else { u16::from_be_bytes(key.dst_port) };
+    rule.counter.wrapping_add(u32::from(port))
+}
+
+#[inline(always)]
+fn admit(h: &Headers, peer: &Hop, globals: &Globals, rule: &RuleEntry, counter: u32) -> Verdict {
+    if h.ttl <= 1 {
+        return Verdict::answer(DropReason::TtlExpired);
+    }
+    match rule.action {
+        action::REJECT => return Verdict::answer(DropReason::Rejected),
+        action::DROP => return Verdict::drop_raw(rule.reason),
+        _ => {}
+    }
+    if h.kind == kind::TCP && cannot_start(h.tcp) {
+        return Verdict::drop(DropReason::NoFlow);
+    }
+    let index = choose(&h.key, rule);
+    let Some(backend) = TARGETS.get(index) else { return Verdict::answer(DropReason::NoBackend) };
+    if backend.epoch == 0 {
+        return Verdict::answer(DropReason::NoBackend);
+    }
+    let ifindex = match backend.hop.ifindex {
+        0 if rule.to == side::TAILNET => globals.ifindex[0],
+        0 => globals.ifindex[1],
+        known => known,
+    };
+    // SAFETY: values are only ever replaced whole; a device's facts are the agent's.
+    let Some(out) = (unsafe { LINKS.get(&ifindex) }) else {
+        return Verdict::drop(DropReason::NoLink);
+    };
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
+        return Verdict::drop(DropReason::FlowTableFull);
+    };
+    // SAFETY: per-CPU, and no other program runs on this CPU before this one ends.
+    let scratch = unsafe { &mut *scratch };
+    let key = &h.key;
+    let mut flags = 0;
+    let forward = backend.flags & target::FORWARD != 0;
+    let (dst, dst_port) = if forward {
+        (&key.dst, key.dst_port)
+    } else {
+        flags |= half::DNAT;
+        let keep = backend.port == [0, 0] || h.kind == kind::ECHO;
+        (&backend.address, if keep { key.dst_port } else { backend.port })
+    };
+    let src = match rule.snat {
+        snat::MASQUERADE if h.v6 => &out.address6,
+        snat::MASQUERADE => &out.address4,
+        snat::ADDRESS => &rule.snat_address,
+        _ => &key.src,
+    };
+    if *src == [0; 16] {
+        return Verdict::drop(DropReason::NoLink);
+    }
+    let translated = *src != key.src;
+    if translated {
+        flags |= half::SNAT;
+    }
+    if rule.to == key.side {
+        flags |= half::HAIRPIN;
+    }
+    // SAFETY: as above.
+    let in_mtu = unsafe { LINKS.get(&peer.ifindex) }.map_or(out.mtu, |link| link.mtu);
+    let mss = core::cmp::min(in_mtu, out.mtu).saturating_sub(if h.v6 { 60 } else { 40 });
+    let original = &mut scratch.original;
+    original.src = *src;
+    original.dst = *dst;
+    original.src_port = key.src_port;
+    original.dst_port = dst_port;
+    original.target = index;
+    original.epoch = backend.epoch;
+    original.counter = counter;
+    original.last_seen = 0;
+    original.flags = flags;
+    original.tcp = 0;
+    original.mss = mss;
+    original.mtu = out.mtu;
+    original.reserved = 0;
+    let fresh_until = if out.flags & link::L3 == 0 { 0 } else { Hop::NO_HEADER };
+    original.hop = Hop { dmac: [0; 6], smac: [0; 6], ifindex, fresh_until };
+    let reply = &mut scratch.reply;
+    reply.src = key.dst;
+    reply.dst = key.src;
+    reply.src_port = key.dst_port;
+    reply.dst_port = key.src_port;
+    reply.target = index;
+    reply.epoch = backend.epoch;
+    reply.counter = counter;
+    reply.last_seen = 0;
+    reply.flags = flags | half::REPLY;
+    reply.tcp = 0;
+    reply.mss = mss;
+    reply.mtu = in_mtu;
+    reply.reserved = 0;
+    reply.hop = *peer;
+    scratch.reply_key = scratch.original.pair_key(key);
+    Verdict::CARRY
+}
+
+/// Chooses a target by hash; a number that is no target's if there is none. A subprogram for the sake of the stack.
+#[inline(never)]
+fn choose(key: &FlowKey, rule: &RuleEntry) -> u32 {
+    if rule.lookup_len == 0 {
+        return u32::MAX;
+    }
+    if rule.lookup_len == 1 {
+        return rule.target;
+    }
+    let hash = tuple_hash(key, rule.flags & entry::CLIENT_AFFINITY != 0);
+    let slot = ((u64::from(hash) * u64::from(rule.lookup_len)) >> 32) as u32;
+    LOOKUP.get(rule.target.wrapping_add(slot)).copied().unwrap_or(u32::MAX)
+}
+
+/// Whether a TCP segment belongs to a conversation that must already be known.
+#[inline(always)]
+fn cannot_start(flags: u8) -> bool {
+    flags & (flag::RST | flag::FIN) != 0 || flags & (flag::SYN | flag::ACK) == flag::SYN | flag::ACK
+}
+
+/// Puts the prepared flow into the table.
+#[inline(never)]
+pub(crate) fn commit(skb: *mut __sk_buff, h: &Headers) -> u32 {
+    let (Some(globals), Some(scratch)) = (GLOBALS.get(0), SCRATCH.get_ptr_mut(0)) else {
+        return Verdict::PASS.raw();
+    };
+    // SAFETY: per-CPU, and no other program runs on this CPU before this one ends.
+    let scratch = unsafe { &mut *scratch };
+    let mut verdict = claim(skb, h, globals, scratch);
+    if verdict == Verdict::CARRY {
+        verdict = match FLOWS.insert(&h.key, &scratch.original, u64::from(BPF_NOEXIST)) {
+            Ok(()) => {
+                count::created(scratch.original.counter);
+                return Verdict::CARRY.raw();
+            }
+            // Another CPU was faster with a packet of the same flow: its answer holds.
+            Err(EEXIST) => Verdict::CARRY,
+            Err(_) => Verdict::drop(DropReason::FlowTableFull),
+        };
+        let _gone = FLOWS.remove(&scratch.reply_key);
+    }
+    if verdict != Verdict::CARRY {
+        count::dropped_of(scratch.original.counter);
+    }
+    verdict.raw()
+}
+
+/// Finds a source port whose reply tuple is free and takes it by inserting the reply half.
+#[inline(always)]
+fn claim(skb: *mut __sk_buff, h: &Headers, globals: &Globals, scratch: &mut Scratch) -> Verdict {
+    let translated = scratch.original.flags & half::SNAT != 0;
+    let own = u16::from_be_bytes(h.key.src_port);
+    let first = u32::from(globals.snat_first);
+    let count = u32::from(globals.snat_last).saturating_sub(first) + 1;
+    let hash = tuple_hash(&h.key, false);
+    let local = translated && socket::is_local(&scratch.original.src);
+    let tries = u32::from(globals.snat_tries);
+    for turn in 0..=MAX_TRIES {
+        if turn > tries {
+            break;
+        }
+        let port =
+            if turn == 0 { own } else { (first + hash.wrapping_add(turn - 1) % count) as u16 };
+        if turn != 0 || translated {
+            if is_reserved(port) {
+                continue;
+            }
+            let offset = u32::from(port).wrapping_sub(first);
+            if offset >= count {
+                continue;
+            }
+        }
+        let bytes = port.to_be_bytes();
+        scratch.reply_key.dst_port = bytes;
+        scratch.original.src_port = bytes;
+        if h.kind == kind::ECHO {
+            scratch.reply_key.src_port = bytes;
+            scratch.original.dst_port = bytes;
+        }
+        if local && socket::owner(skb, &scratch.reply_key, h.v6) != Owner::None {
+            continue;
+        }
+        match FLOWS.insert(&scratch.reply_key, &scratch.reply, u64::from(BPF_NOEXIST)) {
+            Ok(()) => return Verdict::CARRY,
+            Err(EEXIST) => {}
+            Err(_) => return Verdict::drop(DropReason::FlowTableFull),
+        }
+    }
+    Verdict::drop(DropReason::PortsExhausted)
+}
+
+#[inline(always)]
+fn is_reserved(port: u16) -> bool {
+    RESERVED.get(u32::from(port >> 6)).is_some_and(|word| word >> (port & 63) & 1 != 0)
+}

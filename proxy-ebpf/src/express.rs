@@ -1,0 +1,71 @@
+//! The engine at the XDP hook: packets of known flows between Ethernet devices whose next hop is known. Everything else
+//! goes on to the TC program on the same device, which can resolve neighbours, resize packets and make flows.
+
+use aya_ebpf::{
+    bindings::{
+        xdp_action::{XDP_PASS, XDP_REDIRECT},
+        xdp_md,
+    },
+    helpers::generated::bpf_redirect,
+};
+use proxy_ebpf_common::Hop;
+
+use crate::{
+    carry::{self, Life},
+    create,
+    maps::FLOWS,
+    packet::{Packet, Xdp, at},
+    parse::{self, Headers, flag, fragment, kind},
+    tc::write_macs,
+    verdict::Verdict,
+};
+
+/// Carries one packet: the body of every XDP entry point.
+#[inline(always)]
+pub(crate) fn run(ctx: *mut xdp_md, side: u8) -> u32 {
+    carry_known(&mut Xdp { ctx }, side).unwrap_or(XDP_PASS)
+}
+
+#[inline(always)]
+fn carry_known(packet: &mut Xdp, side: u8) -> Option<u32> {
+    let mut h = Headers::new();
+    parse::parse(packet, side, &mut h).ok()?;
+    if h.kind > kind::ECHO || h.fragment != fragment::NONE || h.tcp & (flag::SYN | flag::RST) != 0 {
+        return None;
+    }
+    let flow = FLOWS.get_ptr_mut(&h.key)?;
+    // SAFETY: the map is not preallocated: a value is never another key's.
+    let flow = unsafe { &mut *flow };
+    let backend = carry::backend(flow)?;
+    let now = create::now();
+    let (hop, fresh) = carry::hop(flow, backend, now);
+    if !fresh
+        || hop.fresh_until == Hop::NO_HEADER
+        || carry::life(&h, flow, Some(backend)) != Life::Alive
+        || carry::check(packet, &h, flow) != Verdict::CARRY
+    {
+        return None;
+    }
+    let ethernet = at::<[[u8; 6]; 2], _>(packet, 0)?;
+    // SAFETY: `at` checked the bounds.
+    let peer = unsafe {
+        Hop {
+            dmac: (*ethernet)[1],
+            smac: (*ethernet)[0],
+            ifindex: packet.ifindex(),
+            fresh_until: 0,
+        }
+    };
+    carry::note(&h, flow, &peer, now);
+    let (hop, _) = carry::hop(flow, backend, now);
+    let ifindex = hop.ifindex;
+    let ethernet = at::<[u16; 7], _>(packet, 0)?;
+    // SAFETY: `at` checked the bounds.
+    unsafe { write_macs(ethernet, hop) };
+    if !carry::rewrite(packet, &h, flow) {
+        return Some(aya_ebpf::bindings::xdp_action::XDP_DROP);
+    }
+    // SAFETY: the kernel checks the ifindex.
+    let _queued = unsafe { bpf_redirect(ifindex, 0) };
+    Some(XDP_REDIRECT)
+}
