@@ -18,8 +18,18 @@ use crate::{
 };
 
 /// How many source ports a new flow may try at most; the verifier walks every turn.
-const MAX_TRIES: u32 = 256;
+const MAX_TRIES: u32 = 64;
 const EEXIST: i32 = -17;
+
+/// The search for a source port.
+#[repr(C)]
+pub(crate) struct Search {
+    first: u32,
+    count: u32,
+    hash: u32,
+    translated: u32,
+    local: u32,
+}
 
 /// Working space of one packet: what is too large for the stack.
 #[repr(C)]
@@ -32,6 +42,7 @@ pub(crate) struct Scratch {
     pub(crate) original: FlowHalf,
     pub(crate) reply: FlowHalf,
     pub(crate) reply_key: FlowKey,
+    pub(crate) search: Search,
     /// What an ICMP error quotes.
     pub(crate) quoted: [u32; 32],
     /// TCP options, larger than they can be, so that a masked index is always inside.
@@ -248,45 +259,54 @@ pub(crate) fn commit(skb: *mut __sk_buff, h: &Headers) -> u32 {
 /// Finds a source port whose reply tuple is free and takes it by inserting the reply half.
 #[inline(always)]
 fn claim(skb: *mut __sk_buff, h: &Headers, globals: &Globals, scratch: &mut Scratch) -> Verdict {
-    let translated = scratch.original.flags & half::SNAT != 0;
-    let own = u16::from_be_bytes(h.key.src_port);
-    let first = u32::from(globals.snat_first);
-    let count = u32::from(globals.snat_last).saturating_sub(first) + 1;
-    let hash = tuple_hash(&h.key, false);
-    let local = translated && socket::is_local(&scratch.original.src);
+    let search = &mut scratch.search;
+    search.first = u32::from(globals.snat_first);
+    search.count = u32::from(globals.snat_last).saturating_sub(search.first) + 1;
+    search.hash = tuple_hash(&h.key, false);
+    search.translated = u32::from(scratch.original.flags & half::SNAT != 0);
+    search.local = u32::from(search.translated != 0 && socket::is_local(&scratch.original.src));
     let tries = u32::from(globals.snat_tries);
     for turn in 0..=MAX_TRIES {
         if turn > tries {
             break;
         }
-        let port =
-            if turn == 0 { own } else { (first + hash.wrapping_add(turn - 1) % count) as u16 };
-        if turn != 0 || translated {
-            if is_reserved(port) {
-                continue;
-            }
-            let offset = u32::from(port).wrapping_sub(first);
-            if offset >= count {
-                continue;
-            }
-        }
-        let bytes = port.to_be_bytes();
-        scratch.reply_key.dst_port = bytes;
-        scratch.original.src_port = bytes;
-        if h.kind == kind::ECHO {
-            scratch.reply_key.src_port = bytes;
-            scratch.original.dst_port = bytes;
-        }
-        if local && socket::owner(skb, &scratch.reply_key, h.v6) != Owner::None {
-            continue;
-        }
-        match FLOWS.insert(&scratch.reply_key, &scratch.reply, u64::from(BPF_NOEXIST)) {
-            Ok(()) => return Verdict::CARRY,
-            Err(EEXIST) => {}
-            Err(_) => return Verdict::drop(DropReason::FlowTableFull),
+        let tried = Verdict::from_raw(try_port(skb, h, scratch, turn));
+        if tried != Verdict::PASS {
+            return tried;
         }
     }
     Verdict::drop(DropReason::PortsExhausted)
+}
+
+/// Tries one source port; `PASS` means that it is taken. A subprogram whose every input comes from memory, so that the
+/// verifier walks each turn of the loop in one state.
+#[inline(never)]
+fn try_port(skb: *mut __sk_buff, h: &Headers, scratch: &mut Scratch, turn: u32) -> u32 {
+    let search = &scratch.search;
+    let port = if turn == 0 {
+        u32::from(u16::from_be_bytes(h.key.src_port))
+    } else {
+        search.first + search.hash.wrapping_add(turn - 1).checked_rem(search.count).unwrap_or(0)
+    };
+    let checked = turn != 0 || search.translated != 0;
+    if checked && (port.wrapping_sub(search.first) >= search.count || is_reserved(port as u16)) {
+        return Verdict::PASS.raw();
+    }
+    let bytes = (port as u16).to_be_bytes();
+    scratch.reply_key.dst_port = bytes;
+    scratch.original.src_port = bytes;
+    if h.kind == kind::ECHO {
+        scratch.reply_key.src_port = bytes;
+        scratch.original.dst_port = bytes;
+    }
+    if scratch.search.local != 0 && socket::owner(skb, &scratch.reply_key, h.v6) != Owner::None {
+        return Verdict::PASS.raw();
+    }
+    match FLOWS.insert(&scratch.reply_key, &scratch.reply, u64::from(BPF_NOEXIST)) {
+        Ok(()) => Verdict::CARRY.raw(),
+        Err(EEXIST) => Verdict::PASS.raw(),
+        Err(_) => Verdict::drop(DropReason::FlowTableFull).raw(),
+    }
 }
 
 #[inline(always)]
