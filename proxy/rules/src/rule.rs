@@ -45,6 +45,13 @@ pub struct Rule {
     pub count_per_port: bool,
 }
 
+impl Rule {
+    /// Whether each port of its range is a series of its own.
+    pub const fn counts_each_port(&self) -> bool {
+        self.count_per_port && !self.matches.ports.is_any() && !self.matches.ports.is_single()
+    }
+}
+
 /// Conditions on a flow's first packet; all must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{DropReason, Protocol, RuleId, Side};
+use crate::{DropReason, Protocol, Rule, RuleId, Side};
 
 /// What one counter is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +17,21 @@ pub struct Series {
     pub port: Option<u16>,
     /// Last port, where the series covers a range.
     pub last_port: Option<u16>,
+}
+
+impl Series {
+    /// The series of a rule; of one port of it, where each is counted by itself.
+    pub fn of(rule: &Rule, port: Option<u16>) -> Self {
+        let ports = rule.matches.ports;
+        let named = !ports.is_any();
+        Self {
+            rule: rule.id.clone(),
+            from: rule.from,
+            protocol: rule.matches.protocol,
+            port: port.or(named.then_some(ports.first())),
+            last_port: (port.is_none() && named && !ports.is_single()).then_some(ports.last()),
+        }
+    }
 }
 
 /// What was counted. "Original" is the direction of the flow's first packet. Packets are as seen at the hook (a GSO

@@ -11,7 +11,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::sched::{CloneFlags, setns};
@@ -24,6 +24,11 @@ use proxy_rules::{
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 /// How long a test waits to see that nothing comes.
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
+
+/// The side of the client.
+pub(crate) const TAILNET: Side = Side::Tailnet;
+/// The side of the backend.
+pub(crate) const CLUSTER: Side = Side::Cluster;
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -312,4 +317,14 @@ pub(crate) fn ping(namespace: &Namespace, to: &str) -> bool {
         }
     }
     false
+}
+
+/// Polls a condition that the kernel will bring about, each time after a moment of rest.
+pub(crate) fn wait_until(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    let (_keep, rest) = std::sync::mpsc::channel::<()>();
+    while !done() {
+        assert!(Instant::now() < deadline, "the condition did not come true in time");
+        let _ = rest.recv_timeout(Duration::from_millis(10));
+    }
 }

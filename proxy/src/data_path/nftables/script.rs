@@ -129,7 +129,7 @@ impl Image {
     /// Marks of a rule and what they lead to.
     fn rule(&mut self, index: usize, rule: &Rule) {
         let ports = rule.matches.ports;
-        let each = rule.count_per_port && !ports.is_any() && !ports.is_single();
+        let each = rule.counts_each_port();
         let counted: Vec<Option<u16>> =
             if each { (ports.first()..=ports.last()).map(Some).collect() } else { vec![None] };
         for port in counted {
@@ -137,7 +137,7 @@ impl Image {
             let mark = self.allocator.mark(identity(rule, port), bits);
             self.count(mark);
             let carry = self.action(mark, rule);
-            let series = series(rule, port);
+            let series = Series::of(rule, port);
             self.marks.insert(mark, Marked { series, rule: index, port, carry });
         }
     }
@@ -363,19 +363,6 @@ fn list<'a>(
 fn identity(rule: &Rule, port: Option<u16>) -> String {
     let Match { protocol, dst, ports, src } = &rule.matches;
     format!("{}|{}|{protocol:?}|{dst}|{ports}|{port:?}|{src:?}", rule.id, rule.from)
-}
-
-/// What a rule's counters are about.
-fn series(rule: &Rule, port: Option<u16>) -> Series {
-    let ports = rule.matches.ports;
-    Series {
-        rule: rule.id.clone(),
-        from: rule.from,
-        protocol: rule.matches.protocol,
-        port: port.or((!ports.is_any()).then_some(ports.first())),
-        last_port: (port.is_none() && !ports.is_any() && !ports.is_single())
-            .then_some(ports.last()),
-    }
 }
 
 fn digit(address: IpAddr) -> char {

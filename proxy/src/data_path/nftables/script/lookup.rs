@@ -124,13 +124,14 @@ impl<'a> Groups<'a> {
             for &index in singles.chain(&group.others) {
                 let Some(rule) = self.rules.get(index) else { continue };
                 let m = &rule.matches;
-                if exact && counts_each_port(rule)
+                if exact && rule.counts_each_port()
                     || m.protocol.is_some_and(|p| p != protocol)
                     || !m.ports.contains(port)
                 {
                     continue;
                 }
-                found.push(Candidate { rule: index, port: counts_each_port(rule).then_some(port) });
+                found
+                    .push(Candidate { rule: index, port: rule.counts_each_port().then_some(port) });
                 if m.src.is_empty() {
                     return found;
                 }
@@ -144,7 +145,7 @@ impl<'a> Groups<'a> {
         for (prefix, group) in self.by_prefix.iter().filter(|(prefix, _)| is_host(prefix)) {
             keys.extend(group.singles.keys().map(|(protocol, port)| (*prefix, *protocol, *port)));
             for rule in group.others.iter().filter_map(|i| self.rules.get(*i)) {
-                if let (true, Some(protocol)) = (counts_each_port(rule), rule.matches.protocol) {
+                if let (true, Some(protocol)) = (rule.counts_each_port(), rule.matches.protocol) {
                     let ports = rule.matches.ports;
                     keys.extend((ports.first()..=ports.last()).map(|p| (*prefix, protocol, p)));
                 }
@@ -163,7 +164,7 @@ impl<'a> Groups<'a> {
             .iter()
             .filter(|(prefix, group)| {
                 let in_boxes = |i: &usize| {
-                    self.rules.get(*i).is_some_and(|r| !(is_host(prefix) && counts_each_port(r)))
+                    self.rules.get(*i).is_some_and(|r| !(is_host(prefix) && r.counts_each_port()))
                 };
                 group.others.iter().any(in_boxes) || (!is_host(prefix) && !group.singles.is_empty())
             })
@@ -195,7 +196,7 @@ impl<'a> Groups<'a> {
                 let ports = rule.matches.ports;
                 let (first, end) = (u32::from(ports.first()), u32::from(ports.last()) + 1);
                 cuts.extend([first, end]);
-                if counts_each_port(rule) && !is_host(prefix) {
+                if rule.counts_each_port() && !is_host(prefix) {
                     cuts.extend(first..end);
                 }
             }
@@ -223,10 +224,6 @@ impl<'a> Groups<'a> {
 
 fn is_host(net: &IpNet) -> bool {
     net.prefix_len() == net.max_prefix_len()
-}
-
-fn counts_each_port(rule: &Rule) -> bool {
-    rule.count_per_port && !rule.matches.ports.is_any() && !rule.matches.ports.is_single()
 }
 
 fn bounds(net: &IpNet) -> (u128, u128) {

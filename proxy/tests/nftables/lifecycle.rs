@@ -1,0 +1,216 @@
+//! Applies, removal, and flows that move between paths.
+
+use std::io::ErrorKind;
+
+use proxy::data_path::{DataPath as _, Unsupported, nftables::NftPath};
+use proxy_rules::{
+    Action, BackendState, DropReason, FlowState, Protocol, RuleTable, Settings, Snat,
+};
+
+use crate::support::*;
+
+#[test]
+fn a_draining_backend_keeps_its_flows_and_a_removed_one_resets_them() {
+    let rig = rig_or_skip!();
+    echo_server(&rig.backend, "198.51.100.2:80");
+    echo_server(&rig.backend, "198.51.100.3:80");
+    let mut path = NftPath::new();
+    let with = |action: Action| {
+        table(vec![rule("web", TAILNET, Protocol::Tcp, "100.64.0.1/32", 80, action)])
+    };
+    rig.proxy.enter(|| path.apply(&with(dnat(&["198.51.100.2:80"], Snat::Masquerade))).unwrap());
+    let (mut old, _) = connect(&rig.client, "100.64.0.1:80").unwrap();
+    let mut draining = dnat(&["198.51.100.2:80", "198.51.100.3:80"], Snat::Masquerade);
+    if let Action::Dnat { backends, .. } = &mut draining {
+        backends.list[0].state = BackendState::Draining;
+    }
+    rig.proxy.enter(|| path.apply(&with(draining)).unwrap());
+    echo(&mut old, b"still here").unwrap();
+
+    rig.proxy.enter(|| path.apply(&with(dnat(&["198.51.100.3:80"], Snat::Masquerade))).unwrap());
+    let error = echo(&mut old, b"gone").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let snapshot = rig.proxy.enter(|| path.counters()).unwrap();
+    assert_eq!(snapshot.drops[&DropReason::BackendGone], 1);
+    let (mut new, _) = connect(&rig.client, "100.64.0.1:80").unwrap();
+    echo(&mut new, b"hello").unwrap();
+}
+
+#[test]
+fn counters_survive_applies_and_removal_leaves_no_trace() {
+    let rig = rig_or_skip!();
+    udp_server(&rig.backend, "198.51.100.2:7");
+    let before = rig.proxy.traces();
+    let mut path = NftPath::new();
+    let to = || dnat(&["198.51.100.2:7"], Snat::Masquerade);
+    let kept = || rule("kept", TAILNET, Protocol::Udp, "100.64.0.1/32", 7, to());
+    let going = rule("going", TAILNET, Protocol::Udp, "100.64.0.1/32", 8, to());
+    rig.proxy.enter(|| path.apply(&table(vec![kept(), going])).unwrap());
+    let socket = udp(&rig.client, "0.0.0.0:0");
+    for port in [7, 8] {
+        ask(&socket, &format!("100.64.0.1:{port}"), b"x").unwrap();
+    }
+    let counts = |path: &NftPath| {
+        let snapshot = rig.proxy.enter(|| path.counters()).unwrap();
+        (count(&snapshot, "kept").original_packets, count(&snapshot, "going").original_packets)
+    };
+    assert_eq!(counts(&path), (1, 1));
+    for _ in 0..3 {
+        rig.proxy.enter(|| path.apply(&table(vec![kept()])).unwrap());
+        assert_eq!(counts(&path), (1, 1));
+    }
+    // Settings that change the chains.
+    let fragments = proxy_rules::Fragments::Drop;
+    let changed = RuleTable::new(vec![kept()], Settings { fragments, ..settings() });
+    rig.proxy.enter(|| path.apply(&changed).unwrap());
+    ask(&socket, "100.64.0.1:7", b"x").unwrap();
+    assert_eq!(counts(&path), (2, 1));
+
+    // A table that the kernel refuses changes nothing.
+    let unsupported = rule(
+        "kept",
+        TAILNET,
+        Protocol::Udp,
+        "100.64.0.1/32",
+        7,
+        dnat(&["2001:db8::1"], Snat::Keep),
+    );
+    rig.proxy.enter(|| path.apply(&table(vec![unsupported])).unwrap_err());
+    ask(&socket, "100.64.0.1:7", b"x").unwrap();
+    assert_eq!(counts(&path), (3, 1));
+
+    // A process that starts anew takes the table over, with what it had counted.
+    let mut next = NftPath::new();
+    rig.proxy.enter(|| next.apply(&changed).unwrap());
+    ask(&socket, "100.64.0.1:7", b"x").unwrap();
+    assert_eq!(counts(&next).0, 4);
+    rig.proxy.enter(|| next.remove().unwrap());
+    assert_eq!(rig.proxy.traces(), before);
+    assert_eq!(counts(&next).0, 4);
+    rig.proxy.enter(|| next.remove().unwrap());
+}
+
+#[test]
+fn live_flows_move_out_and_back_in() {
+    let rig = rig_or_skip!();
+    echo_server(&rig.backend, "198.51.100.2:8080");
+    echo_server(&rig.backend, "[2001:db8:1::2]:8080");
+    udp_server(&rig.backend, "198.51.100.2:7");
+    let rules = table(vec![
+        rule(
+            "web",
+            TAILNET,
+            Protocol::Tcp,
+            "100.64.0.1/32",
+            80,
+            dnat(&["198.51.100.2:8080"], Snat::Masquerade),
+        ),
+        rule(
+            "web6",
+            TAILNET,
+            Protocol::Tcp,
+            "2001:db8:64::1/128",
+            80,
+            dnat(&["[2001:db8:1::2]:8080"], Snat::Keep),
+        ),
+        rule(
+            "udp",
+            TAILNET,
+            Protocol::Udp,
+            "100.64.0.1/32",
+            7,
+            dnat(&["198.51.100.2:7"], Snat::Masquerade),
+        ),
+    ]);
+    let mut path = NftPath::new();
+    rig.proxy.enter(|| path.apply(&rules).unwrap());
+    let (mut four, _) = connect(&rig.client, "100.64.0.1:80").unwrap();
+    let (mut six, _) = connect(&rig.client, "[2001:db8:64::1]:80").unwrap();
+    let socket = udp(&rig.client, "0.0.0.0:0");
+    ask(&socket, "100.64.0.1:7", b"x").unwrap();
+
+    let mut flows = rig.proxy.enter(|| path.flows()).unwrap();
+    flows.sort_by_key(|flow| flow.rule.clone());
+    assert_eq!(flows.len(), 3);
+    assert_eq!(flows[1].rule.as_ref().unwrap().as_str(), "web");
+    assert_eq!(flows[1].client, four.local_addr().unwrap());
+    assert_eq!(flows[1].frontend, "100.64.0.1:80".parse().unwrap());
+    assert_eq!(flows[1].backend, "198.51.100.2:8080".parse().unwrap());
+    assert_eq!(flows[1].source.ip(), "198.51.100.1".parse::<std::net::IpAddr>().unwrap());
+    assert_eq!(flows[1].state, FlowState::Established);
+    assert_eq!(flows[0].state, FlowState::Replied);
+    assert!(!flows[2].is_snat() && flows[2].is_dnat());
+
+    rig.proxy.enter(|| {
+        path.remove().unwrap();
+        path.apply(&rules).unwrap();
+        assert!(path.flows().unwrap().is_empty());
+        assert_eq!(path.adopt(&flows).unwrap(), 3);
+        assert_eq!(path.adopt(&flows).unwrap(), 0);
+    });
+    let mut again = rig.proxy.enter(|| path.flows()).unwrap();
+    again.sort_by_key(|flow| flow.rule.clone());
+    for (was, is) in flows.iter().zip(&again) {
+        assert_eq!(
+            (was.client, was.frontend, was.source, was.backend, was.state),
+            (is.client, is.frontend, is.source, is.backend, is.state)
+        );
+    }
+    echo(&mut four, &[1; 5000]).unwrap();
+    echo(&mut six, &[2; 5000]).unwrap();
+    ask(&socket, "100.64.0.1:7", b"x").unwrap();
+    let snapshot = rig.proxy.enter(|| path.counters()).unwrap();
+    for id in ["web", "web6", "udp"] {
+        // Adopted flows are not new ones.
+        assert_eq!(count(&snapshot, id).flows, 1, "{id}");
+        assert!(count(&snapshot, id).original_packets > 1, "{id}");
+    }
+}
+
+#[test]
+fn what_cannot_be_carried_is_refused_by_name() {
+    let rig = rig_or_skip!();
+    let path = NftPath::new();
+    let mut action = dnat(&["198.51.100.2:80"], Snat::Keep);
+    if let Action::Dnat { proxy_protocol, .. } = &mut action {
+        *proxy_protocol = true;
+    }
+    let before = rig.proxy.traces();
+    let refused = table(vec![rule("web", TAILNET, Protocol::Tcp, "100.64.0.1/32", 80, action)]);
+    let error = rig.proxy.enter(|| path.supports(&refused)).unwrap_err();
+    assert!(error.to_string().contains("rule web: the PROXY protocol header"), "{error}");
+    let mut settings = settings();
+    settings.interfaces.cluster = vec!["eth7".into()];
+    let error = rig.proxy.enter(|| path.supports(&RuleTable::empty(settings))).unwrap_err();
+    assert!(matches!(error, Unsupported::Interface(name) if name == "eth7"));
+    assert_eq!(rig.proxy.traces(), before);
+}
+
+#[test]
+fn a_thousand_ports_install_fast_and_one_change_costs_little() {
+    let rig = rig_or_skip!();
+    let rules = |count: u16, last: &str| {
+        let all = (0..count).map(|i| {
+            let to = if i + 1 == count { last } else { "198.51.100.2:80" };
+            let to = dnat(&[to], Snat::Masquerade);
+            rule(&format!("port{i}"), TAILNET, Protocol::Tcp, "100.64.0.1/32", 1000 + i, to)
+        });
+        table(all.collect())
+    };
+    let mut path = NftPath::new();
+    let mut timed = |what: &str, table: RuleTable| {
+        let start = std::time::Instant::now();
+        rig.proxy.enter(|| path.apply(&table).unwrap());
+        let took = start.elapsed();
+        eprintln!("{what}: {took:?}");
+        took
+    };
+    let (first, second) = (rules(1000, "198.51.100.2:80"), rules(1000, "198.51.100.3:80"));
+    let third = rules(999, "198.51.100.2:80");
+    let cold = timed("1000 ports", first);
+    let change = timed("one backend changed", second);
+    let removed = timed("one port removed", third);
+    // Generous: what is asserted is that a change does not install everything anew.
+    assert!(change < cold, "{change:?} of {cold:?}");
+    assert!(removed < cold, "{removed:?} of {cold:?}");
+}
