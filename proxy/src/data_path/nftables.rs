@@ -183,6 +183,7 @@ impl NftPath {
                 std::mem::take(&mut self.base).plus(&left.snapshot(|mark| series(&image, mark)));
         }
         flows::end_orphans(&image, None)?;
+        flows::release(table, &image, None)?;
         Ok(Installed { table: table.clone(), image, host: plan.host })
     }
 
@@ -202,6 +203,7 @@ impl NftPath {
         self.base = std::mem::take(&mut self.base).plus(&retired);
         sysctl::restore(&unneeded(&old.host.sysctls, &plan.host))?;
         flows::end_orphans(&image, Some(&old.image))?;
+        flows::release(table, &image, Some(&old.image))?;
         Ok(Installed { table: table.clone(), image, host: plan.host })
     }
 }

@@ -3,7 +3,7 @@
 use std::{io::ErrorKind, net::UdpSocket};
 
 use proxy::data_path::{DataPath as _, nftables::NftPath};
-use proxy_rules::{Protocol, Snat};
+use proxy_rules::{Action, Affinity, PortRange, Protocol, Snat};
 
 use crate::support::*;
 
@@ -155,4 +155,74 @@ fn the_mss_is_clamped_both_ways_even_behind_a_chain_that_accepts() {
     }
     let counter = rig.proxy.exec("nft", &["list", "counter", "inet", "sluice", "mss_clamped"]);
     assert!(counter.contains("packets 4 "), "{counter}");
+}
+
+#[test]
+fn each_port_of_a_range_counts_by_itself_and_the_rest_of_the_address_together() {
+    let rig = rig_or_skip!();
+    for port in [9000, 9001, 9500] {
+        udp_server(&rig.backend, &format!("198.51.100.2:{port}"));
+    }
+    let mut path = NftPath::new();
+    let to = || dnat(&["198.51.100.2"], Snat::Masquerade);
+    let mut each = rule("each", TAILNET, Protocol::Udp, "100.64.0.1/32", 0, to());
+    each.matches.ports = PortRange::new(9000, 9001).unwrap();
+    each.count_per_port = true;
+    let rest = rule("rest", TAILNET, Protocol::Udp, "100.64.0.1/32", 0, to());
+    rig.proxy.enter(|| path.apply(&table(vec![each, rest])).unwrap());
+    let socket = udp(&rig.client, "0.0.0.0:0");
+    for port in [9000, 9001, 9001, 9500] {
+        ask(&socket, &format!("100.64.0.1:{port}"), b"x").unwrap();
+    }
+    let snapshot = rig.proxy.enter(|| path.counters()).unwrap();
+    let counted: Vec<_> = snapshot
+        .series
+        .iter()
+        .map(|(series, count)| (series.rule.as_str(), series.port, count.original_packets))
+        .collect();
+    assert_eq!(counted, [("each", Some(9000), 1), ("each", Some(9001), 2), ("rest", None, 1)]);
+}
+
+#[test]
+fn a_client_keeps_its_backend_across_flows_where_affinity_says_so() {
+    let rig = rig_or_skip!();
+    udp_server(&rig.backend, "198.51.100.2:7");
+    udp_server(&rig.backend, "198.51.100.3:7");
+    let mut path = NftPath::new();
+    let mut to = dnat(&["198.51.100.2:7", "198.51.100.3:7"], Snat::Masquerade);
+    if let Action::Dnat { backends, .. } = &mut to {
+        backends.affinity = Affinity::ClientIp;
+    }
+    let sticky = rule("sticky", TAILNET, Protocol::Udp, "100.64.0.1/32", 7, to);
+    rig.proxy.enter(|| path.apply(&table(vec![sticky])).unwrap());
+    let answers: std::collections::BTreeSet<_> = (0..16)
+        .map(|_| ask(&udp(&rig.client, "0.0.0.0:0"), "100.64.0.1:7", b"x").unwrap())
+        .collect();
+    assert_eq!(answers.len(), 1, "{answers:?}");
+}
+
+#[test]
+fn an_exit_route_masquerades_and_a_more_specific_rule_goes_first() {
+    let rig = rig_or_skip!();
+    udp_server(&rig.backend, "198.51.100.2:7");
+    udp_server(&rig.backend, "198.51.100.3:7");
+    udp_server(&rig.backend, "[2001:db8:1::2]:7");
+    let mut path = NftPath::new();
+    let forward = |snat| Action::Forward { to: CLUSTER, snat };
+    let all = |id, dst: &str, snat| {
+        let mut rule = rule(id, TAILNET, Protocol::Udp, dst, 0, forward(snat));
+        rule.matches.protocol = None;
+        rule
+    };
+    let rules = vec![
+        all("exit4", "0.0.0.0/0", Snat::Masquerade),
+        all("exit6", "::/0", Snat::Masquerade),
+        rule("kept", TAILNET, Protocol::Udp, "198.51.100.3/32", 0, forward(Snat::Keep)),
+    ];
+    rig.proxy.enter(|| path.apply(&table(rules)).unwrap());
+    let (four, six) = (udp(&rig.client, "0.0.0.0:0"), udp(&rig.client, "[::]:0"));
+    assert!(ask(&four, "198.51.100.2:7", b"x").unwrap().ends_with(" 198.51.100.1"));
+    assert!(ask(&four, "198.51.100.3:7", b"x").unwrap().ends_with(" 100.64.0.2"));
+    assert!(ask(&six, "[2001:db8:1::2]:7", b"x").unwrap().ends_with(" 2001:db8:1::1"));
+    assert!(ping(&rig.client, "198.51.100.2") && ping(&rig.client, "2001:db8:1::3"));
 }

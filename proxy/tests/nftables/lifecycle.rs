@@ -214,3 +214,48 @@ fn a_thousand_ports_install_fast_and_one_change_costs_little() {
     assert!(change < cold, "{change:?} of {cold:?}");
     assert!(removed < cold, "{removed:?} of {cold:?}");
 }
+
+#[test]
+fn a_client_that_sent_before_there_was_a_rule_reaches_it_once_there_is_one() {
+    let rig = rig_or_skip!();
+    udp_server(&rig.backend, "198.51.100.2:7");
+    let mut path = NftPath::new();
+    // Any rule makes the kernel track connections.
+    let to = || dnat(&["198.51.100.2:7"], Snat::Masquerade);
+    let other = || rule("other", TAILNET, Protocol::Udp, "100.64.0.1/32", 9, to());
+    rig.proxy.enter(|| path.apply(&table(vec![other()])).unwrap());
+    let early = udp(&rig.client, "0.0.0.0:0");
+    early.set_read_timeout(Some(SILENCE)).unwrap();
+    assert_eq!(ask(&early, "100.64.0.1:7", b"x"), None);
+    let new = rule("new", TAILNET, Protocol::Udp, "100.64.0.1/32", 7, to());
+    rig.proxy.enter(|| path.apply(&table(vec![other(), new])).unwrap());
+    early.set_read_timeout(Some(DEADLINE)).unwrap();
+    assert!(ask(&early, "100.64.0.1:7", b"x").is_some());
+}
+
+#[test]
+fn a_process_that_was_killed_leaves_nothing_that_the_next_does_not_know() {
+    let rig = rig_or_skip!();
+    udp_server(&rig.backend, "198.51.100.2:7");
+    let before = rig.proxy.traces();
+    let to = || dnat(&["198.51.100.2:7"], Snat::Masquerade);
+    let kept = rule("kept", TAILNET, Protocol::Udp, "100.64.0.1/32", 7, to());
+    let lost = rule("lost", TAILNET, Protocol::Udp, "100.64.0.1/32", 8, to());
+    let mut killed = NftPath::new();
+    rig.proxy.enter(|| killed.apply(&table(vec![kept.clone(), lost])).unwrap());
+    let socket = udp(&rig.client, "0.0.0.0:0");
+    ask(&socket, "100.64.0.1:7", b"x").unwrap();
+    ask(&socket, "100.64.0.1:8", b"x").unwrap();
+    drop(killed);
+
+    let mut next = NftPath::new();
+    rig.proxy.enter(|| next.apply(&table(vec![kept])).unwrap());
+    ask(&socket, "100.64.0.1:7", b"x").unwrap();
+    let (flows, snapshot) = rig.proxy.enter(|| (next.flows().unwrap(), next.counters().unwrap()));
+    assert_eq!(flows.len(), 1, "the flow of the lost rule is gone: {flows:?}");
+    assert_eq!((count(&snapshot, "kept").original_packets, count(&snapshot, "kept").flows), (2, 1));
+    drop(next);
+    // `cleanup` knows no table at all.
+    rig.proxy.enter(|| NftPath::new().remove().unwrap());
+    assert_eq!(rig.proxy.traces(), before);
+}

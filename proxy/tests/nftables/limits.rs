@@ -154,3 +154,94 @@ fn local_sockets_keep_their_traffic() {
     assert!(ask(&socket, "100.64.0.1:8", b"x").unwrap().starts_with("198.51.100.2:7"));
     assert!(ask(&socket, "100.64.0.1:9", b"x").unwrap().starts_with("198.51.100.2:7"));
 }
+
+#[test]
+fn a_packet_without_time_left_is_answered_and_counted() {
+    let rig = rig_or_skip!();
+    let mut path = NftPath::new();
+    let to = |to: &str| dnat(&[to], Snat::Masquerade);
+    let rules = vec![
+        rule("four", TAILNET, Protocol::Udp, "100.64.0.1/32", 7, to("198.51.100.2:7")),
+        rule("six", TAILNET, Protocol::Udp, "2001:db8:64::1/128", 7, to("[2001:db8:1::2]:7")),
+    ];
+    rig.proxy.enter(|| path.apply(&table(rules)).unwrap());
+    for (own, to) in [("0.0.0.0:0", "100.64.0.1:7"), ("[::]:0", "[2001:db8:64::1]:7")] {
+        let socket = udp(&rig.client, own);
+        let options = socket2::SockRef::from(&socket);
+        if own.starts_with('[') {
+            options.set_unicast_hops_v6(1).unwrap();
+        } else {
+            options.set_ttl_v4(1).unwrap();
+        }
+        socket.send_to(b"x", to).unwrap();
+    }
+    wait_until(|| {
+        let snapshot = rig.proxy.enter(|| path.counters()).unwrap();
+        ["four", "six"].iter().all(|id| {
+            (count(&snapshot, id).dropped, count(&snapshot, id).original_packets) == (1, 0)
+        }) && snapshot.drops[&DropReason::TtlExpired] == 2
+    });
+}
+
+#[test]
+fn fragments_are_carried_or_dropped_as_the_settings_say() {
+    let rig = rig_or_skip!();
+    udp_server(&rig.backend, "198.51.100.2:7");
+    udp_server(&rig.backend, "[2001:db8:1::2]:7");
+    let mut path = NftPath::new();
+    let to = |to: &str| dnat(&[to], Snat::Masquerade);
+    let rules = || {
+        vec![
+            rule("four", TAILNET, Protocol::Udp, "100.64.0.1/32", 7, to("198.51.100.2:7")),
+            rule("six", TAILNET, Protocol::Udp, "2001:db8:64::1/128", 7, to("[2001:db8:1::2]:7")),
+        ]
+    };
+    let clients = [
+        (udp(&rig.client, "0.0.0.0:0"), "100.64.0.1:7"),
+        (udp(&rig.client, "[::]:0"), "[2001:db8:64::1]:7"),
+    ];
+    rig.proxy.enter(|| path.apply(&table(rules())).unwrap());
+    for (socket, to) in &clients {
+        assert!(ask(socket, to, &[1; 8000]).is_some(), "{to}");
+        socket.set_read_timeout(Some(SILENCE)).unwrap();
+    }
+    let fragments = proxy_rules::Fragments::Drop;
+    let without = RuleTable::new(rules(), Settings { fragments, ..settings() });
+    rig.proxy.enter(|| path.apply(&without).unwrap());
+    for (socket, to) in &clients {
+        assert_eq!(ask(socket, to, &[1; 8000]), None, "{to}");
+        assert!(ask(socket, to, &[1; 100]).is_some(), "{to}");
+    }
+    let snapshot = rig.proxy.enter(|| path.counters()).unwrap();
+    // 8008 bytes are six fragments of an MTU of 1500.
+    assert_eq!(snapshot.drops[&DropReason::FragmentsDisabled], 12);
+}
+
+#[test]
+fn what_the_host_forwards_by_itself_is_left_alone() {
+    let rig = rig_or_skip!();
+    for family in ["ipv4", "ipv6"] {
+        rig.proxy.exec("sysctl", &["-qw", &format!("net.{family}.conf.all.forwarding=1")]);
+    }
+    udp_server(&rig.client, "100.64.0.2:7");
+    udp_server(&rig.client, "[2001:db8:64::2]:7");
+    let mut path = NftPath::new();
+    let to = dnat(&["198.51.100.2:80"], Snat::Masquerade);
+    let web = rule("web", TAILNET, Protocol::Tcp, "100.64.0.1/32", 80, to);
+    let four = udp(&rig.backend, "0.0.0.0:0");
+    let six = udp(&rig.backend, "[::]:0");
+    let reachable = || {
+        ask(&four, "100.64.0.2:7", b"x").is_some()
+            && ask(&six, "[2001:db8:64::2]:7", b"x").is_some()
+    };
+    assert!(reachable());
+    let before = rig.proxy.traces();
+    rig.proxy.enter(|| path.apply(&table(vec![web])).unwrap());
+    assert!(reachable());
+    let snapshot = rig.proxy.enter(|| path.counters()).unwrap();
+    assert!(snapshot.drops.values().all(|packets| *packets == 0));
+    assert_eq!(count(&snapshot, "web"), proxy_rules::Count::default());
+    rig.proxy.enter(|| path.remove().unwrap());
+    assert!(reachable());
+    assert_eq!(rig.proxy.traces(), before);
+}

@@ -77,14 +77,47 @@ pub(super) fn adopt(flows: &[Flow], table: &RuleTable, image: &Image) -> Result<
 
 /// Whether a rule would carry the flow; a flow that names its rule belongs to no other.
 fn matches(rule: &Rule, flow: &Flow) -> bool {
-    let m = &rule.matches;
-    let port = if flow.protocol == Protocol::Icmp { 0 } else { flow.frontend.port() };
+    let original = Tuple { src: flow.client, dst: flow.frontend };
     flow.rule.as_ref().is_none_or(|id| *id == rule.id)
         && rule.from == flow.from
-        && m.protocol.is_none_or(|protocol| protocol == flow.protocol)
-        && m.dst.contains(&flow.frontend.ip())
+        && matches_tuple(rule, flow.protocol, &original)
+}
+
+fn matches_tuple(rule: &Rule, protocol: Protocol, original: &Tuple) -> bool {
+    let m = &rule.matches;
+    let port = if protocol == Protocol::Icmp { 0 } else { original.dst.port() };
+    m.protocol.is_none_or(|wanted| wanted == protocol)
+        && m.dst.contains(&original.dst.ip())
         && m.ports.contains(port)
-        && (m.src.is_empty() || m.src.iter().any(|net| net.contains(&flow.client.ip())))
+        && (m.src.is_empty() || m.src.iter().any(|net| net.contains(&original.src.ip())))
+}
+
+/// Forgets what was never answered and belongs to a rule that is new. The kernel translates a connection from its first
+/// packet or never: a client that sent datagrams before there was a rule, and goes on sending, would not reach it.
+pub(super) fn release(
+    table: &RuleTable,
+    image: &Image,
+    old: Option<&Image>,
+) -> Result<(), ApplyError> {
+    let carried_before =
+        |mark| old.and_then(|old| old.marks.get(mark)).is_some_and(|m| m.carry != Carry::Nowhere);
+    let new: Vec<&Rule> = image
+        .marks
+        .iter()
+        .filter(|(mark, marked)| marked.carry != Carry::Nowhere && !carried_before(mark))
+        .filter_map(|(_, marked)| table.rules().get(marked.rule))
+        .collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    let failed = |source: ConntrackError| ApplyError::step("releasing unanswered flows", source);
+    let mut conntrack = Conntrack::open().map_err(failed)?;
+    let mut stale = conntrack.dump(0, u32::MAX).map_err(failed)?;
+    stale.retain(|entry| {
+        let matches = |rule: &&Rule| matches_tuple(rule, entry.protocol, &entry.original);
+        !entry.replied && new.iter().any(matches)
+    });
+    conntrack.delete(&stale).map_err(failed)
 }
 
 /// Ends the flows whose rule or backend is gone: forgotten, so that UDP and ICMP are matched anew; TCP peers of
