@@ -6,10 +6,12 @@
 #![warn(missing_docs)]
 
 pub mod address;
+pub mod config;
 pub mod flow;
 pub mod rule;
 pub mod snapshot;
 pub mod table;
+pub mod validate;
 
 pub use address::{PortRange, Protocol, Side};
 pub use flow::{Flow, FlowState};
