@@ -18,6 +18,9 @@ use socket::Socket;
 /// How often a dump is begun anew when the table changed under it.
 const DUMPS: u32 = 5;
 
+/// How many entries this network namespace has.
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+
 /// Why the connection table could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConntrackError {
@@ -84,6 +87,11 @@ impl Conntrack {
 
     /// The entries of TCP, UDP and ICMP echo, of both families, whose mark under `mask` is `mark`.
     pub fn dump(&mut self, mark: u32, mask: u32) -> Result<Vec<Entry>, ConntrackError> {
+        // The kernel's table is one for all namespaces, and a dump walks all of it: 14 ms where it has 262 144 buckets.
+        let own = std::fs::read_to_string(COUNT);
+        if own.is_ok_and(|count| count.trim() == "0") {
+            return Ok(Vec::new());
+        }
         let request = || ConntrackMessage::Get(message::mark_filter(mark, mask));
         for _ in 0..DUMPS {
             let mut entries = Vec::new();

@@ -5,7 +5,7 @@
 //!   flow of ours are kept from using them.
 //! - The kernel puts fragments together before it looks at rules: one datagram is counted as one packet.
 //! - Packets that are too big or whose TTL is spent are answered by the kernel; the first kind is not counted.
-//! - A reserved source port halves the pool: the kernel takes one range, so the longest part without one is used.
+//! - A reserved source port narrows the pool: the kernel takes one range, so the longest part without one is used.
 //! - Backends are chosen by the kernel's hash, so a new flow may choose another than on the eBPF path; flows that
 //!   are carried over keep theirs.
 

@@ -1,8 +1,12 @@
 //! Flows of the table's rules in the kernel's connection table, by mark.
 
-use std::{collections::HashMap, fmt::Write as _, net::IpAddr};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+    net::{IpAddr, SocketAddr},
+};
 
-use proxy_rules::{Flow, FlowState, Protocol, Rule, RuleTable};
+use proxy_rules::{Flow, FlowState, Match, Protocol, Rule, RuleId, RuleTable};
 
 use super::{
     apply,
@@ -50,22 +54,26 @@ fn flow(entry: &Entry, table: &RuleTable, image: &Image) -> Option<Flow> {
 
 /// Puts flows of another path into the connection table; returns how many.
 pub(super) fn adopt(flows: &[Flow], table: &RuleTable, image: &Image) -> Result<usize, ApplyError> {
-    // By rule, so that each flow looks only at its own rule's marks.
     let mut marks: HashMap<(usize, Option<u16>), u32> = HashMap::new();
     for (mark, marked) in &image.marks {
         if marked.carry != Carry::Nowhere {
             marks.insert((marked.rule, marked.port), *mark);
         }
     }
+    // Flows may be many and rules too: a flow that names its rule looks at no other.
+    let mut by_id: HashMap<&RuleId, Vec<(usize, &Rule)>> = HashMap::new();
+    let all: Vec<(usize, &Rule)> = table.rules().iter().enumerate().collect();
+    for (index, rule) in &all {
+        by_id.entry(&rule.id).or_default().push((*index, rule));
+    }
+    let none = Vec::new();
     let known: Vec<(&Flow, u32)> = flows
         .iter()
         .filter_map(|flow| {
-            let port = flow.frontend.port();
-            let found = table.rules().iter().enumerate().find_map(|(index, rule)| {
-                matches(rule, flow)
-                    .then(|| marks.get(&(index, None)).or_else(|| marks.get(&(index, Some(port)))))
-            })?;
-            Some((flow, *found?))
+            let rules = flow.rule.as_ref().map_or(&all, |id| by_id.get(id).unwrap_or(&none));
+            let (index, rule) = rules.iter().find(|(_, rule)| matches(rule, flow))?;
+            let port = rule.counts_each_port().then_some(flow.frontend.port());
+            Some((flow, *marks.get(&(*index, port))?))
         })
         .collect();
     let failed =
@@ -75,12 +83,10 @@ pub(super) fn adopt(flows: &[Flow], table: &RuleTable, image: &Image) -> Result<
     Ok(created.into_iter().filter(|created| *created).count())
 }
 
-/// Whether a rule would carry the flow; a flow that names its rule belongs to no other.
+/// Whether a rule would carry the flow.
 fn matches(rule: &Rule, flow: &Flow) -> bool {
     let original = Tuple { src: flow.client, dst: flow.frontend };
-    flow.rule.as_ref().is_none_or(|id| *id == rule.id)
-        && rule.from == flow.from
-        && matches_tuple(rule, flow.protocol, &original)
+    rule.from == flow.from && matches_tuple(rule, flow.protocol, &original)
 }
 
 fn matches_tuple(rule: &Rule, protocol: Protocol, original: &Tuple) -> bool {
@@ -101,21 +107,34 @@ pub(super) fn release(
 ) -> Result<(), ApplyError> {
     let carried_before =
         |mark| old.and_then(|old| old.marks.get(mark)).is_some_and(|m| m.carry != Carry::Nowhere);
-    let new: Vec<&Rule> = image
-        .marks
-        .iter()
-        .filter(|(mark, marked)| marked.carry != Carry::Nowhere && !carried_before(mark))
-        .filter_map(|(_, marked)| table.rules().get(marked.rule))
-        .collect();
-    if new.is_empty() {
+    // Frontends by key, the rest one by one.
+    let mut frontends = HashSet::new();
+    let mut others = Vec::new();
+    for (mark, marked) in &image.marks {
+        let Some(rule) = table.rules().get(marked.rule) else { continue };
+        if marked.carry == Carry::Nowhere || carried_before(mark) {
+            continue;
+        }
+        let Match { dst, ports, protocol, .. } = &rule.matches;
+        let port = marked.port.or(ports.is_single().then_some(ports.first()));
+        match (protocol, port) {
+            (Some(protocol), Some(port)) if dst.prefix_len() == dst.max_prefix_len() => {
+                frontends.insert((*protocol, SocketAddr::new(dst.addr(), port)));
+            }
+            _ => others.push(rule),
+        }
+    }
+    if frontends.is_empty() && others.is_empty() {
         return Ok(());
     }
     let failed = |source: ConntrackError| ApplyError::step("releasing unanswered flows", source);
     let mut conntrack = Conntrack::open().map_err(failed)?;
     let mut stale = conntrack.dump(0, u32::MAX).map_err(failed)?;
     stale.retain(|entry| {
-        let matches = |rule: &&Rule| matches_tuple(rule, entry.protocol, &entry.original);
-        !entry.replied && new.iter().any(matches)
+        let (protocol, original) = (entry.protocol, &entry.original);
+        !entry.replied
+            && (frontends.contains(&(protocol, original.dst))
+                || others.iter().any(|rule| matches_tuple(rule, protocol, original)))
     });
     conntrack.delete(&stale).map_err(failed)
 }

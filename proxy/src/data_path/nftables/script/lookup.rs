@@ -24,7 +24,7 @@ pub(super) type Candidates = Vec<Candidate>;
 
 /// An address, protocol and port range that no other box shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Box {
+pub(super) struct Cell {
     pub(super) first: IpAddr,
     pub(super) last: IpAddr,
     pub(super) protocol: Protocol,
@@ -38,7 +38,7 @@ pub(super) struct Lookup {
     /// One address, one port.
     pub(super) exact: BTreeMap<(IpAddr, Protocol, u16), Candidates>,
     /// Everything else.
-    pub(super) boxes: Vec<Box>,
+    pub(super) boxes: Vec<Cell>,
     /// Destinations with a rule on every protocol.
     pub(super) any_protocol: Vec<IpNet>,
     /// Destinations with any rule.
@@ -158,7 +158,7 @@ impl<'a> Groups<'a> {
             .collect()
     }
 
-    fn boxes(&self) -> Vec<Box> {
+    fn boxes(&self) -> Vec<Cell> {
         let prefixes: Vec<IpNet> = self
             .by_prefix
             .iter()
@@ -174,7 +174,7 @@ impl<'a> Groups<'a> {
         for (prefix, spans) in disjoint(prefixes) {
             for protocol in Protocol::ALL {
                 for (ports, candidates) in self.port_intervals(prefix, protocol) {
-                    boxes.extend(spans.iter().map(|(first, last)| Box {
+                    boxes.extend(spans.iter().map(|(first, last)| Cell {
                         first: address(*first, &prefix),
                         last: address(*last, &prefix),
                         protocol,
@@ -280,6 +280,9 @@ fn disjoint(mut prefixes: Vec<IpNet>) -> Vec<(IpNet, Spans)> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proxy_rules::{Action, Match, PortRange, RuleId, RuleTable, Settings};
+
     use super::*;
 
     fn spans(prefixes: &[&str]) -> Vec<(String, Vec<String>)> {
@@ -318,5 +321,94 @@ mod tests {
             ["::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"]
         );
         assert_eq!(spans(&["0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1"]).len(), 2);
+    }
+
+    fn rules() -> impl Strategy<Value = Vec<Rule>> {
+        let prefix = prop_oneof![
+            Just("10.0.0.0/30"),
+            Just("10.0.0.0/31"),
+            Just("10.0.0.0/32"),
+            Just("10.0.0.1/32"),
+            Just("10.0.0.2/32"),
+            Just("0.0.0.0/0"),
+        ];
+        let ports = prop_oneof![
+            Just((0, u16::MAX)),
+            (1_u16..6).prop_map(|port| (port, port)),
+            (1_u16..4, 0_u16..4).prop_map(|(first, more)| (first, first + more)),
+        ];
+        let protocol = prop_oneof![
+            Just(None),
+            Just(Some(Protocol::Tcp)),
+            Just(Some(Protocol::Udp)),
+            Just(Some(Protocol::Icmp))
+        ];
+        let source = prop_oneof![3 => Just(None), 1 => Just(Some("192.0.2.0/31")), 1 => Just(Some("192.0.2.1/32"))];
+        let rule = (prefix, ports, protocol, source, any::<bool>()).prop_filter_map(
+            "only protocols with ports have ports",
+            |(dst, (first, last), protocol, source, each)| {
+                let ports = PortRange::new(first, last).unwrap_or(PortRange::ANY);
+                let has_ports = matches!(protocol, Some(Protocol::Tcp | Protocol::Udp));
+                (ports.is_any() || has_ports).then(|| Rule {
+                    id: RuleId::new("rule"),
+                    from: Side::Tailnet,
+                    matches: Match {
+                        protocol,
+                        dst: dst.parse().unwrap(),
+                        ports,
+                        src: source.iter().map(|net| net.parse().unwrap()).collect(),
+                    },
+                    action: Action::Reject,
+                    count_per_port: each,
+                })
+            },
+        );
+        prop::collection::vec(rule, 0..12)
+    }
+
+    proptest! {
+        /// Every destination, protocol, port and source finds the rule that a search through the table finds.
+        #[test]
+        fn a_lookup_finds_what_a_search_finds(rules in rules()) {
+            let table = RuleTable::new(rules, Settings::default());
+            let rules = table.rules();
+            let lookup = Lookup::new(rules, Side::Tailnet, false);
+            for last in 0..5_u8 {
+                for protocol in Protocol::ALL {
+                    let ports = if protocol == Protocol::Icmp { 0..1 } else { 1..9_u16 };
+                    for port in ports {
+                        let dst = IpAddr::from([10, 0, 0, last]);
+                        let boxes: Vec<_> = lookup
+                            .boxes
+                            .iter()
+                            .filter(|b| (b.first..=b.last).contains(&dst) && b.protocol == protocol)
+                            .filter(|b| (b.ports.0..=b.ports.1).contains(&port))
+                            .collect();
+                        prop_assert!(boxes.len() <= 1, "boxes overlap: {boxes:?}");
+                        let exact = lookup.exact.get(&(dst, protocol, port));
+                        let candidates = exact.or(boxes.first().map(|b| &b.candidates));
+                        for source in 0..3_u8 {
+                            let src = IpAddr::from([192, 0, 2, source]);
+                            let from = |m: &Match| m.src.is_empty() || m.src.iter().any(|n| n.contains(&src));
+                            let found = candidates.and_then(|all| {
+                                all.iter().find(|c| from(&rules[c.rule].matches))
+                            });
+                            let searched = rules.iter().position(|rule| {
+                                let m = &rule.matches;
+                                m.dst.contains(&dst)
+                                    && m.ports.contains(port)
+                                    && m.protocol.is_none_or(|p| p == protocol)
+                                    && from(m)
+                            });
+                            prop_assert_eq!(found.map(|c| c.rule), searched);
+                            if let Some(Candidate { rule, port: counted }) = found {
+                                let each = rules[*rule].counts_each_port();
+                                prop_assert_eq!(*counted, each.then_some(port));
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 }
