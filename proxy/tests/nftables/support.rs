@@ -274,7 +274,14 @@ pub(crate) fn udp_server(namespace: &Namespace, address: &str) {
 pub(crate) fn ask(socket: &UdpSocket, to: &str, payload: &[u8]) -> Option<String> {
     socket.send_to(payload, to).unwrap();
     let mut buffer = [0; 2048];
-    match socket.recv_from(&mut buffer) {
+    let received = loop {
+        match socket.recv_from(&mut buffer) {
+            // With a time limit on the socket the kernel does not restart the call by itself.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => break other,
+        }
+    };
+    match received {
         Ok((length, from)) => {
             assert_eq!(from, to.parse().unwrap());
             Some(String::from_utf8(buffer[..length].to_vec()).unwrap())
@@ -310,13 +317,17 @@ pub(crate) fn ping(namespace: &Namespace, to: &str) -> bool {
     socket.send_to(&packet, &SocketAddr::new(to, 0).into()).unwrap();
     let mut socket = socket;
     let mut buffer = [0; 2048];
-    while let Ok(length) = socket.read(&mut buffer) {
+    loop {
+        let length = match socket.read(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => return false,
+        };
         let message = if to.is_ipv4() { &buffer[20..length] } else { &buffer[..length] };
         if message[0] == answer && message[4..8] == packet[4..8] {
             return true;
         }
     }
-    false
 }
 
 /// Polls a condition that the kernel will bring about, each time after a moment of rest.

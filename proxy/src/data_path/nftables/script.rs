@@ -3,6 +3,9 @@
 //! An [`Image`] is everything that the table in the kernel should hold; two images give the script that leads from
 //! one to the other. Chains are fixed, rules are elements of maps: a changed port is a handful of elements, and
 //! a packet costs the same number of lookups however many rules there are.
+//!
+//! Added elements cost `nft` and the kernel 2 ms of time, whatever the size of the table; a transaction that deletes
+//! something returns after an RCU grace period, 8 to 16 ms later with the same 2 ms of work (nft 1.0.6, kernel 6.18).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -5,7 +5,7 @@
 //! - prerouting -150 (after conntrack): `classify` finds the rule of a new flow and marks the flow with it
 //! - prerouting -100: `translate`, DNAT by mark, once a flow
 //! - prerouting -90: `expire` counts packets that will die of their TTL; the kernel answers them
-//! - forward -150: `carry`, every packet of a marked flow: MSS, counters
+//! - forward -150: `carry`, every packet of a marked flow (`carried`): MSS, counters
 //! - postrouting 100: `source`, SNAT by mark, once a flow
 //!
 //! Everything after `classify` is one lookup on the connection mark. A chain of ours that accepts ends only
@@ -50,7 +50,8 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
-const NOT_OURS: &str = "ct mark & 0xf0000000 != 0x50000000";
+/// `ct mark` has a rule's mark. Never asked the other way round: of a packet without a connection neither holds.
+const OURS: &str = "ct mark & 0xf0000000 == 0x50000000";
 const TCP_UDP: &str = "meta l4proto { tcp, udp }";
 
 /// The text under construction.
@@ -323,38 +324,37 @@ fn carry(block: &mut Block, host: &Host) {
         "expire",
         [
             "type filter hook prerouting priority dstnat + 10; policy accept;",
-            "ip ttl < 2 jump expired",
-            "ip6 hoplimit < 2 jump expired",
+            &format!("ip ttl < 2 {OURS} goto expired"),
+            &format!("ip6 hoplimit < 2 {OURS} goto expired"),
         ],
     );
-    let count_only = "counter name drop_ttl_expired";
     block.chain(
         "expired",
-        [
-            &format!("{NOT_OURS} return"),
-            "fib daddr type local return",
-            "ct mark @count_dropped",
-            count_only,
-        ],
+        ["fib daddr type local return", "ct mark @count_dropped", "counter name drop_ttl_expired"],
     );
     // Where we had to switch forwarding on, it is on for our flows alone.
     let closed6 = if host.ipv6_forwarding_was_off {
-        format!("meta nfproto ipv6 {NOT_OURS} drop")
+        "meta nfproto ipv6 drop"
     } else {
-        format!("meta nfproto ipv6 {NOT_OURS} iifname @closed6 drop")
+        "meta nfproto ipv6 iifname @closed6 drop"
     };
     block.chain(
         "carry",
         [
-            "type filter hook forward priority mangle; policy accept;".to_owned(),
-            format!("meta nfproto ipv4 {NOT_OURS} iifname @closed4 drop"),
+            "type filter hook forward priority mangle; policy accept;",
+            &format!("{OURS} goto carried"),
+            "meta nfproto ipv4 iifname @closed4 drop",
             closed6,
-            format!("{NOT_OURS} accept"),
+        ],
+    );
+    block.chain(
+        "carried",
+        [
             // Both directions: the smaller of the ways to the receiver and back to the sender; never raised.
-            "tcp flags syn tcp option maxseg size set rt mtu counter name mss_clamped".into(),
-            "ct status ! confirmed ct direction original ct mark @count_flows".into(),
-            "ct direction original ct mark @count_original accept".into(),
-            "ct mark @count_reply".into(),
+            "tcp flags syn tcp option maxseg size set rt mtu counter name mss_clamped",
+            "ct direction reply ct mark @count_reply accept",
+            "ct mark @count_original",
+            "ct status ! confirmed ct mark @count_flows",
         ],
     );
 }
