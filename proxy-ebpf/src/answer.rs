@@ -193,16 +193,16 @@ fn error(skb: *mut __sk_buff, h: &Headers, link: u32, kind: u8, code: u8, rest: 
     let ip = if h.v6 { 40 } else { 20 };
     // The kernel does not cut a packet short of the checksum that is still to be filled in: then the whole TCP header is quoted.
     let mut quote = l4 + 8;
-    if quote < 28 || quote > MAX_QUOTE - 12 {
+    if !(28..=MAX_QUOTE - 12).contains(&quote) {
         return 0;
     }
     // SAFETY: the helper checks the length.
     if unsafe { bpf_skb_change_tail(skb, link + quote, 0) } != 0 {
         quote += 12;
         // SAFETY: as above.
-        if link + quote > unsafe { (*skb).len }
-            || unsafe { bpf_skb_change_tail(skb, link + quote, 0) } != 0
-        {
+        let cut =
+            unsafe { link + quote <= (*skb).len && bpf_skb_change_tail(skb, link + quote, 0) == 0 };
+        if !cut {
             return 0;
         }
     }

@@ -5,13 +5,19 @@
     allow(dead_code, reason = "host builds check and unit-test only")
 )]
 #![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "a key passed by value is copied to a stack of 512 bytes"
+)]
+#![expect(
+    clippy::missing_transmute_annotations,
+    reason = "all are between 16 bytes and four words, and typed where they are bound"
+)]
+#![expect(clippy::verbose_bit_mask, reason = "masks are written as the RFCs write them")]
+#![expect(
     clippy::inline_always,
     reason = "one function a program: calls cost, and the verifier follows inlined code best"
 )]
-#![expect(
-    clippy::cast_ptr_alignment,
-    reason = "packet words are read unaligned, which the target machines do"
-)]
+#![expect(clippy::needless_pass_by_value, reason = "the entry point macros pass the context so")]
 #![expect(
     clippy::indexing_slicing,
     reason = "indices are constants within arrays; a panic cannot be reached"

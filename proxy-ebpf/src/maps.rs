@@ -50,6 +50,9 @@ pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, FragmentPorts> =
     LruHashMap::with_max_entries(8192, 0);
 #[map(name = "sl_counters")]
 pub(crate) static COUNTERS: PerCpuArray<Counter> = PerCpuArray::with_max_entries(1024, 0);
+/// The agent's own note of what each counter is; the programs never read it.
+#[map(name = "sl_series")]
+pub(crate) static SERIES: HashMap<u64, u32> = HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map(name = "sl_drops")]
 pub(crate) static DROPS: PerCpuArray<u64> = PerCpuArray::with_max_entries(DropReason::SLOTS, 0);
 /// Working space of one packet; never read by the user side.

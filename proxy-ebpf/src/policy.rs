@@ -80,7 +80,7 @@ fn by_source(entry: &'static RuleEntry, src: &Address) -> &'static RuleEntry {
 #[inline(never)]
 pub(crate) fn is_protected(src: &Address) -> bool {
     let data = AddressPrefix { side: [0; 4], address: *src };
-    PROTECTED.get(Key::new(prefix::ADDRESS_FULL, data)).is_some()
+    PROTECTED.get(Key::new(prefix::ADDRESS_FULL, data)).is_some_and(|protected| *protected != 0)
 }
 
 /// Whether a destination is a multicast or link-local address (or IPv4 broadcast), which no rule can name.

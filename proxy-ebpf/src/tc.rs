@@ -61,9 +61,9 @@ pub(crate) fn run<const LINK: usize>(skb: *mut __sk_buff, side: u8) -> i32 {
     if outcome.verdict.wants_answer()
         && answer::answer(skb, h, LINK as u32, outcome.verdict.raw(), mtu) != 0
     {
-        return aya_ebpf::bindings::TC_ACT_REDIRECT as i32;
+        return aya_ebpf::bindings::TC_ACT_REDIRECT;
     }
-    TC_ACT_SHOT as i32
+    TC_ACT_SHOT
 }
 
 /// Parses the packet; `CARRY` means that it can be worked on.
@@ -261,6 +261,9 @@ fn send<const LINK: usize>(
     let original = flow.flags & half::REPLY == 0;
     let ifindex =
         if original && backend.hop.ifindex != 0 { backend.hop.ifindex } else { hop.ifindex };
+    if ifindex == 0 {
+        return done(Verdict::drop(DropReason::NoLink));
+    }
     if fresh && hop.fresh_until == Hop::NO_HEADER {
         // SAFETY: the kernel checks the ifindex and takes a link header off (`__bpf_redirect_no_mac`).
         let action = unsafe { bpf_redirect(ifindex, 0) } as i32;

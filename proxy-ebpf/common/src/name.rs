@@ -54,6 +54,8 @@ names! {
     FRAGMENTS = "sl_fragments";
     /// Per-CPU array: [`crate::CounterIndex`] -> [`crate::Counter`].
     COUNTERS = "sl_counters";
+    /// Hash: series hash (u64) -> [`crate::CounterIndex`]: the agent's own note, for the next agent.
+    SERIES = "sl_series";
     /// Per-CPU array: drop reason number -> packets (u64).
     DROPS = "sl_drops";
 }

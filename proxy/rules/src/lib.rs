@@ -8,6 +8,7 @@
 pub mod address;
 pub mod config;
 pub mod flow;
+pub mod maglev;
 pub mod rule;
 pub mod snapshot;
 pub mod table;

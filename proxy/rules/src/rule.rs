@@ -53,7 +53,7 @@ impl Rule {
 }
 
 /// Conditions on a flow's first packet; all must hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Match {
     /// The protocol; `None` = any of TCP, UDP and ICMP echo.
     pub protocol: Option<Protocol>,

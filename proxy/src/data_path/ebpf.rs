@@ -1,1 +1,544 @@
-//! The eBPF data path.
+//! The eBPF data path: programs on TC (and XDP), fed from maps.
+//!
+//! `image` compiles a table (pure), `install` writes what has changed, `attach` puts programs on devices, `gc` ages
+//! flows, `neigh` and `device` tell the programs about the network around. Where there is a bpffs, maps and links
+//! are pinned: a new process finds flows and counters and swaps the programs without losing a packet. Without
+//! one, tcx links end with the process and its traffic goes back to the kernel.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    net::{IpAddr, Ipv6Addr},
+    path::PathBuf,
+};
+
+use proxy_ebpf_common::{DropReason, Globals, Target, stance, target};
+use proxy_rules::{Action, Count, Flow, Rule, RuleTable, Series, Snapshot};
+
+use crate::data_path::{ApplyError, CounterError, DataPath, Kind, Stance, Unsupported};
+
+mod attach;
+pub mod device;
+mod flows;
+mod gc;
+pub mod image;
+mod install;
+mod kernel;
+pub mod load;
+pub mod maps;
+mod neigh;
+mod sys;
+
+pub use attach::{Attachment, XdpChoice};
+
+use device::Device;
+use image::{MapImage, Slots};
+use load::{Capacity, Object};
+
+/// Choices that are not part of the rule table.
+#[derive(Clone, Debug, Default)]
+pub struct EbpfOptions {
+    /// Where links and maps are pinned; must be a bpffs to be of use.
+    pub bpffs: Option<PathBuf>,
+    /// When XDP is used.
+    pub xdp: XdpChoice,
+}
+
+/// The data path.
+#[derive(Debug)]
+pub struct EbpfPath {
+    options: EbpfOptions,
+    running: Option<Running>,
+    stance: Stance,
+    /// Counts of series and drops that the maps no longer hold.
+    base: Snapshot,
+    cpus: usize,
+    notes: Vec<String>,
+}
+
+/// What is in the kernel.
+#[derive(Debug)]
+struct Running {
+    object: Object,
+    pins: Option<PathBuf>,
+    image: MapImage,
+    slots: Slots,
+    table: RuleTable,
+    devices: Vec<Device>,
+    attachments: attach::Attachments,
+    hops: BTreeMap<IpAddr, proxy_ebpf_common::Hop>,
+    local: Vec<[u8; 16]>,
+    neighbours: neigh::Neighbours,
+    ager: gc::Ager,
+}
+
+impl EbpfPath {
+    /// A data path that has installed nothing yet.
+    pub fn new(options: EbpfOptions) -> Self {
+        Self {
+            options,
+            running: None,
+            stance: Stance::All,
+            base: Snapshot::default(),
+            cpus: aya::util::nr_cpus().unwrap_or(1),
+            notes: Vec::new(),
+        }
+    }
+
+    /// How each device is attended to.
+    pub fn attachments(&self) -> &[Attachment] {
+        self.running.as_ref().map_or(&[], |running| &running.attachments.report)
+    }
+
+    /// What was asked for and could not be had.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Removes what an earlier process has left for these devices.
+    pub fn clean(options: &EbpfOptions, devices: &[String]) {
+        if let Some(directory) =
+            options.bpffs.as_ref().and_then(|bpffs| load::namespace_directory(bpffs).ok())
+            && directory.is_dir()
+        {
+            load::remove_directory(&directory);
+        }
+        for device in devices {
+            attach::clean(device);
+        }
+    }
+
+    fn devices(table: &RuleTable) -> Result<(Vec<Device>, Vec<[u8; 16]>), ApplyError> {
+        let addresses =
+            device::addresses().map_err(|error| ApplyError::step("listing addresses", error))?;
+        let devices = device::devices(&table.settings().interfaces, &addresses)
+            .map_err(|(name, _)| Unsupported::Interface(name))?;
+        let mut local: Vec<_> =
+            addresses.values().flatten().map(|ip| image::address(*ip)).collect();
+        local.sort_unstable();
+        local.dedup();
+        Ok((devices, local))
+    }
+
+    /// Loads the object, taking over what is pinned.
+    fn start(&mut self, table: &RuleTable) -> Result<Running, ApplyError> {
+        let pins = match self.options.bpffs.as_deref().map(load::pin_directory) {
+            Some(Ok(pins)) => Some(pins),
+            Some(Err(reason)) => {
+                let note =
+                    format!("nothing is pinned, traffic stops when the agent is killed: {reason}");
+                tracing::warn!("{note}");
+                self.notes = vec![note];
+                None
+            }
+            None => None,
+        };
+        let mut slots = Slots::default();
+        let image = image::compile(table, &mut slots);
+        let wanted = Capacity::of(&image, slots.sizes(), table.settings().max_flows);
+        let object = load::open(wanted, pins.as_deref())?;
+        let old = kernel::read(&object.maps)
+            .map_err(|error| ApplyError::step("reading the maps", error))?;
+        let (object, image, slots) = if old.targets.is_empty() {
+            (object, MapImage::default(), Slots::default())
+        } else {
+            tracing::info!(rules = old.ports.len(), "taking over pinned maps");
+            let slots = Slots::resume(&old);
+            (object, old, slots)
+        };
+        let neighbours = neigh::Neighbours::open()
+            .map_err(|error| ApplyError::step("opening netlink", error))?;
+        Ok(Running {
+            object,
+            pins,
+            image,
+            slots,
+            table: RuleTable::empty(table.settings().clone()),
+            devices: Vec::new(),
+            attachments: attach::Attachments::default(),
+            hops: BTreeMap::new(),
+            local: Vec::new(),
+            neighbours,
+            ager: gc::Ager::default(),
+        })
+    }
+
+    /// Replaces maps that have become too small, carrying flows and counters over.
+    fn regrow(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
+        let flows = self.flows().map_err(|error| ApplyError::step(error.step, error.source))?;
+        let counted =
+            self.counters().map_err(|error| ApplyError::step(error.step, error.source))?;
+        tracing::info!(flows = flows.len(), "the maps are replaced by larger ones");
+        self.remove()?;
+        self.base = Snapshot { live_flows: None, max_flows: None, ..counted };
+        self.install(table)?;
+        self.adopt(&flows)?;
+        Ok(())
+    }
+
+    fn install(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
+        let (devices, local) = Self::devices(table)?;
+        let mut running = match self.running.take() {
+            Some(running) => running,
+            None => self.start(table)?,
+        };
+        let result = self.install_into(&mut running, table, devices, local);
+        let fresh = running.attachments.report.is_empty();
+        if result.is_ok() || !fresh {
+            self.running = Some(running);
+        }
+        result
+    }
+
+    fn install_into(
+        &mut self,
+        running: &mut Running,
+        table: &RuleTable,
+        devices: Vec<Device>,
+        local: Vec<[u8; 16]>,
+    ) -> Result<(), ApplyError> {
+        let before = running.slots.clone();
+        let mut image = image::compile(table, &mut running.slots);
+        kernel::set_links(&running.object.maps, &running.devices, &devices)
+            .and_then(|()| kernel::set_local(&running.object.maps, &running.local, &local))
+            .map_err(|error| ApplyError::step("writing devices", error))?;
+        running.local = local;
+        let hops = Self::hops(&mut running.neighbours, &image, &devices);
+        for target in image.targets.values_mut() {
+            target.hop = hop_of(&hops, target);
+        }
+        image.globals.ifindex = ifindexes(&devices);
+        image.globals.stance = self.stance_number();
+        image.globals.flags |= csum_flag();
+        // A counter index that goes to another series is read and cleared first: totals never go back.
+        self.retire(running, &image)?;
+        if let Err(error) = install::install(&running.object.maps, &running.image, &image)
+            .and_then(|()| kernel::set_series(&running.object.maps, &running.image, &image))
+            .and_then(|()| running.object.maps.globals.set(&0, &image.globals))
+        {
+            running.slots = before;
+            return Err(ApplyError::step("writing the rule maps", error));
+        }
+        let object = &mut running.object.ebpf;
+        running.attachments.update(object, &devices, running.pins.as_deref(), self.options.xdp)?;
+        running.image = image;
+        running.devices = devices;
+        running.hops = hops;
+        running.table = table.clone();
+        Ok(())
+    }
+
+    fn hops(
+        neighbours: &mut neigh::Neighbours,
+        image: &MapImage,
+        devices: &[Device],
+    ) -> BTreeMap<IpAddr, proxy_ebpf_common::Hop> {
+        let backends = image
+            .targets
+            .values()
+            .filter(|found| found.flags & target::FORWARD == 0)
+            .map(|found| IpAddr::V6(Ipv6Addr::from(found.address)).to_canonical());
+        neigh::hops(neighbours, backends, devices, kernel::now()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "next hops could not be read; the kernel resolves them packet by packet");
+            BTreeMap::new()
+        })
+    }
+
+    const fn stance_number(&self) -> u8 {
+        match self.stance {
+            Stance::All => stance::ALL,
+            Stance::KnownFlows => stance::KNOWN_FLOWS,
+        }
+    }
+
+    /// Adds the counts of series that are gone or have moved to the base.
+    fn retire(&mut self, running: &Running, image: &MapImage) -> Result<(), ApplyError> {
+        for (index, series) in &running.image.counters {
+            if image.counters.get(index) != Some(series) {
+                let count = maps::counter(&running.object.maps.counters, *index, self.cpus)
+                    .and_then(|count| {
+                        maps::clear(&running.object.maps.counters, *index, self.cpus)
+                            .map(|()| count)
+                    })
+                    .map_err(|error| ApplyError::step("reading counters", error))?;
+                let sum = self.base.series.entry(series.clone()).or_default();
+                *sum = sum.plus(kernel::count(count));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_counters(&self, running: &Running) -> io::Result<Snapshot> {
+        let mut snapshot = self.base.clone();
+        let counts = kernel::all_counters(&running.object.maps.counters, self.cpus)?;
+        for (index, series) in &running.image.counters {
+            let count = counts.get(*index as usize).copied().unwrap_or_default();
+            let sum: &mut Count = snapshot.series.entry(series.clone()).or_default();
+            *sum = sum.plus(kernel::count(count));
+        }
+        for reason in DropReason::ALL {
+            let packets = maps::number(&running.object.maps.drops, *reason as u32, self.cpus)?;
+            *snapshot.drops.entry(*reason).or_default() += packets;
+        }
+        snapshot.live_flows = Some(running.ager.live());
+        snapshot.max_flows = Some(u64::from(running.table.settings().max_flows));
+        Ok(snapshot)
+    }
+
+    /// Live flows with both halves, and how many halves were alone: for tests of the table's integrity.
+    pub fn flow_pairs(&self) -> Result<(u64, u64), CounterError> {
+        let Some(running) = &self.running else { return Ok((0, 0)) };
+        kernel::pairs(&running.object.maps).map_err(|error| counter_error("reading flows", error))
+    }
+}
+
+fn counter_error(step: &str, error: io::Error) -> CounterError {
+    CounterError { step: step.to_owned(), source: Box::new(error) }
+}
+
+fn hop_of(
+    hops: &BTreeMap<IpAddr, proxy_ebpf_common::Hop>,
+    target: &Target,
+) -> proxy_ebpf_common::Hop {
+    hops.get(&IpAddr::V6(Ipv6Addr::from(target.address)).to_canonical())
+        .copied()
+        .unwrap_or_default()
+}
+
+/// The first device of each side.
+fn ifindexes(devices: &[Device]) -> [u32; 2] {
+    let first =
+        |side| devices.iter().find(|device| device.side == side).map_or(0, |device| device.ifindex);
+    [first(proxy_rules::Side::Tailnet), first(proxy_rules::Side::Cluster)]
+}
+
+/// Whether the checksum helper knows `BPF_F_IPV6`.
+fn csum_flag() -> u8 {
+    let known = aya::util::KernelVersion::current()
+        .is_ok_and(|version| version >= aya::util::KernelVersion::new(6, 16, 0));
+    if known { stance::flags::CSUM_IPV6 } else { 0 }
+}
+
+impl DataPath for EbpfPath {
+    fn kind(&self) -> Kind {
+        Kind::Ebpf
+    }
+
+    fn supports(&self, table: &RuleTable) -> Result<(), Unsupported> {
+        kernel::capabilities()?;
+        for rule in table.rules() {
+            if let Action::Dnat { proxy_protocol: true, .. } = rule.action {
+                return Err(Unsupported::Feature {
+                    rule: rule.id.to_string(),
+                    feature: "the PROXY protocol",
+                });
+            }
+        }
+        let addresses = device::addresses().unwrap_or_default();
+        device::devices(&table.settings().interfaces, &addresses)
+            .map_err(|(name, _)| Unsupported::Interface(name))?;
+        if self.running.is_some() {
+            return Ok(());
+        }
+        load::open(Capacity::of(&MapImage::default(), (1, 1, 1), 16), None).map(drop)
+    }
+
+    fn apply(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
+        for rule in table.rules() {
+            if let Action::Dnat { proxy_protocol: true, .. } = rule.action {
+                let feature = "the PROXY protocol";
+                return Err(Unsupported::Feature { rule: rule.id.to_string(), feature }.into());
+            }
+        }
+        if self.running.is_none() {
+            kernel::capabilities()?;
+            self.install(table)?;
+        } else if self.must_grow(table) {
+            return self.regrow(table);
+        } else {
+            self.install(table)?;
+        }
+        if self.must_grow(table) {
+            return self.regrow(table);
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<Snapshot, CounterError> {
+        match &self.running {
+            Some(running) => self
+                .read_counters(running)
+                .map_err(|error| counter_error("reading counters", error)),
+            None => Ok(self.base.clone()),
+        }
+    }
+
+    fn remove(&mut self) -> Result<(), ApplyError> {
+        let Some(mut running) = self.running.take() else { return Ok(()) };
+        let counted = self
+            .read_counters(&running)
+            .map_err(|error| ApplyError::step("reading counters", error))?;
+        self.base = Snapshot { live_flows: None, max_flows: None, ..counted };
+        running.attachments.remove(&mut running.object.ebpf);
+        if let Some(pins) = &running.pins {
+            load::remove_directory(pins);
+            if let Some(ours) = pins.parent() {
+                let _others = std::fs::remove_dir(ours);
+                let _others = ours.parent().map(std::fs::remove_dir);
+            }
+        }
+        Ok(())
+    }
+
+    fn flows(&self) -> Result<Vec<Flow>, CounterError> {
+        let Some(running) = &self.running else { return Ok(Vec::new()) };
+        let names: HashMap<u32, &Series> =
+            running.image.counters.iter().map(|(index, series)| (*index, series)).collect();
+        kernel::flows(&running.object.maps, &names)
+            .map_err(|error| counter_error("reading flows", error))
+    }
+
+    fn adopt(&mut self, flows: &[Flow]) -> Result<usize, ApplyError> {
+        let Some(running) = &self.running else { return Ok(0) };
+        let now = kernel::now();
+        let mut taken = 0;
+        for flow in flows {
+            let key = flows::key(flow);
+            let Some(place) = running.place(flow) else { continue };
+            let [original, reply] = flows::import(flow, &key, &place, now);
+            let failed = |error| ApplyError::step("writing flows", error);
+            let maps = &running.object.maps.flows;
+            if maps.insert_new(&original.pair_key(&key), &reply).map_err(failed)?
+                | maps.insert_new(&key, &original).map_err(failed)?
+            {
+                taken += 1;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn set_stance(&mut self, stance: Stance) -> Result<(), ApplyError> {
+        self.stance = stance;
+        let number = self.stance_number();
+        let Some(running) = &mut self.running else { return Ok(()) };
+        running.image.globals.stance = number;
+        let globals: Globals = running.image.globals;
+        running
+            .object
+            .maps
+            .globals
+            .set(&0, &globals)
+            .map_err(|error| ApplyError::step("writing the stance", error))
+    }
+
+    fn maintain(&mut self) -> Result<(), ApplyError> {
+        let Some(mut running) = self.running.take() else { return Ok(()) };
+        let result = self.keep_up(&mut running);
+        self.running = Some(running);
+        result
+    }
+}
+
+impl EbpfPath {
+    fn must_grow(&self, table: &RuleTable) -> bool {
+        let Some(running) = &self.running else { return false };
+        let mut slots = running.slots.clone();
+        let image = image::compile(table, &mut slots);
+        !Capacity::held(&running.object.maps).fits(
+            &image,
+            slots.sizes(),
+            table.settings().max_flows,
+        )
+    }
+
+    /// Devices, neighbours, ageing.
+    fn keep_up(&mut self, running: &mut Running) -> Result<(), ApplyError> {
+        let now = kernel::now();
+        let max_flows = u64::from(running.table.settings().max_flows);
+        running
+            .ager
+            .turn(&running.object.maps, now, max_flows)
+            .map_err(|error| ApplyError::step("ageing flows", error))?;
+        let table = running.table.clone();
+        let (devices, local) = Self::devices(&table)?;
+        if devices != running.devices
+            || local != running.local
+            || !running.attachments.covers(&devices)
+        {
+            tracing::info!("devices have changed");
+            return self.install_into(running, &table, devices, local);
+        }
+        let hops = Self::hops(&mut running.neighbours, &running.image, &running.devices);
+        for (index, target) in &mut running.image.targets {
+            let hop = hop_of(&hops, target);
+            if target.hop != hop {
+                target.hop = hop;
+                running
+                    .object
+                    .maps
+                    .targets
+                    .set(index, target)
+                    .map_err(|error| ApplyError::step("writing next hops", error))?;
+            }
+        }
+        running.hops = hops;
+        Ok(())
+    }
+}
+
+impl Running {
+    /// Where a flow from another data path belongs: the rule that matches it, and the target that it goes to.
+    fn place(&self, flow: &Flow) -> Option<flows::Place> {
+        let rule = self.table.rules().iter().find(|rule| matches(rule, flow))?;
+        let slot = self.slots.find(rule, flow.backend)?;
+        let to = image::side(match &rule.action {
+            Action::Forward { to, .. } => *to,
+            _ => rule.from.other(),
+        });
+        let way = |side: u8, backend: Option<IpAddr>| {
+            let known = backend.and_then(|ip| self.hops.get(&ip)).copied();
+            let default = self.devices.iter().find(|device| device.link.side == side)?;
+            let device = known
+                .and_then(|hop| self.devices.iter().find(|device| device.ifindex == hop.ifindex))
+                .unwrap_or(default);
+            let fresh_until = if device.l3 { proxy_ebpf_common::Hop::NO_HEADER } else { 0 };
+            let unknown = proxy_ebpf_common::Hop {
+                ifindex: device.ifindex,
+                fresh_until,
+                ..Default::default()
+            };
+            Some((known.unwrap_or(unknown), device.link.mtu))
+        };
+        let (forth, out) = way(to, Some(flow.backend.ip()))?;
+        let (back, home) = way(image::side(flow.from), None)?;
+        let target = self.image.targets.get(&slot)?;
+        let counter = self.slots.counter_of(rule, flow.frontend.port())?;
+        Some(flows::Place {
+            target: slot,
+            epoch: target.epoch,
+            counter,
+            to,
+            hops: [forth, back],
+            mtus: [out, home],
+        })
+    }
+}
+
+fn matches(rule: &Rule, flow: &Flow) -> bool {
+    let m = &rule.matches;
+    rule.from == flow.from
+        && m.dst.contains(&flow.frontend.ip())
+        && m.protocol.is_none_or(|protocol| protocol == flow.protocol)
+        && (m.ports.is_any() || m.ports.contains(flow.frontend.port()))
+        && (m.src.is_empty() || m.src.iter().any(|src| src.contains(&flow.client.ip())))
+        && matches!(rule.action, Action::Dnat { .. } | Action::Forward { .. })
+        && flow.frontend.ip().is_ipv4() == m.dst.addr().is_ipv4()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_first_device_of_a_side_is_its_default() {
+        assert_eq!(super::ifindexes(&[]), [0, 0]);
+    }
+}

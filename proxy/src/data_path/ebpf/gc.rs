@@ -1,0 +1,159 @@
+//! Ageing: the flow table is walked a stretch a second, in batches, whole flows at a time.
+
+use std::io;
+
+use proxy_ebpf_common::{FlowHalf, FlowKey, half};
+
+use super::{flows, maps::Maps, sys};
+
+/// Entries looked at in one turn: a few milliseconds.
+const STRETCH: usize = 32_768;
+/// The shortest time-out (`FlowState::Closed`): younger entries are not looked at further.
+const SHORTEST: u32 = 10;
+
+/// What becomes of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It stays.
+    Keep,
+    /// Its time is over, or the table is full and it is not assured.
+    Remove,
+}
+
+/// Decides on a whole flow.
+pub(super) fn fate(
+    key: &FlowKey,
+    original: &FlowHalf,
+    reply: Option<&FlowHalf>,
+    now: u32,
+    crowded: bool,
+) -> Fate {
+    let Some(protocol) = flows::protocol(key) else { return Fate::Remove };
+    let state = flows::state(key, original, reply);
+    let idle = u64::from(now.saturating_sub(flows::last_seen(original, reply)));
+    if idle >= state.timeout(protocol).as_secs() || (crowded && !state.is_assured() && idle >= 1) {
+        Fate::Remove
+    } else {
+        Fate::Keep
+    }
+}
+
+/// Walks through the flow table.
+#[derive(Debug)]
+pub(super) struct Ager {
+    cursor: sys::Cursor,
+    keys: Vec<FlowKey>,
+    values: Vec<FlowHalf>,
+    /// Flows seen so far in this round, and in the last whole one.
+    seen: u64,
+    live: u64,
+    /// Flows removed since the start.
+    pub(super) removed: u64,
+    /// Halves rebuilt since the start.
+    pub(super) rebuilt: u64,
+}
+
+impl Default for Ager {
+    fn default() -> Self {
+        Self {
+            cursor: sys::Cursor::default(),
+            keys: vec![FlowKey::default(); BATCH],
+            values: vec![FlowHalf::default(); BATCH],
+            seen: 0,
+            live: 0,
+            removed: 0,
+            rebuilt: 0,
+        }
+    }
+}
+
+/// Entries a system call.
+const BATCH: usize = 1024;
+
+impl Ager {
+    /// Live flows, as of the last whole round.
+    pub(super) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// One turn.
+    pub(super) fn turn(&mut self, maps: &Maps, now: u32, max_flows: u64) -> io::Result<()> {
+        let mut looked_at = 0;
+        while looked_at < STRETCH {
+            let crowded = self.live.max(self.seen).saturating_mul(10) > max_flows.saturating_mul(9);
+            let (count, over) =
+                sys::walk(maps.flows.fd(), &mut self.cursor, &mut self.keys, &mut self.values)?;
+            looked_at += count;
+            for index in 0..count {
+                if let (Some(key), Some(value)) = (self.keys.get(index), self.values.get(index)) {
+                    let (key, value) = (*key, *value);
+                    self.entry(maps, &key, &value, now, crowded)?;
+                }
+            }
+            if over {
+                self.live = self.seen;
+                self.seen = 0;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        maps: &Maps,
+        key: &FlowKey,
+        value: &FlowHalf,
+        now: u32,
+        crowded: bool,
+    ) -> io::Result<()> {
+        let is_original = value.flags & half::REPLY == 0;
+        self.seen += u64::from(is_original);
+        if now.saturating_sub(value.last_seen) < SHORTEST && !crowded {
+            return Ok(());
+        }
+        let pair_key = value.pair_key(key);
+        let pair = maps.flows.get(&pair_key)?;
+        if is_original {
+            if fate(key, value, pair.as_ref(), now, crowded) == Fate::Remove {
+                // The reply half first: a flow without it is rebuilt, one without the original half is not found.
+                maps.flows.remove(&pair_key)?;
+                maps.flows.remove(key)?;
+                self.removed += 1;
+                self.seen = self.seen.saturating_sub(1);
+            } else if pair.is_none() {
+                self.rebuild(maps, key, value)?;
+            }
+        } else if pair.is_none() {
+            // A reply half that never carried a packet is what a refused or killed creation leaves behind.
+            if value.last_seen == 0 || now.saturating_sub(value.last_seen) >= 120 {
+                maps.flows.remove(key)?;
+            } else {
+                self.rebuild(maps, key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rebuild(&mut self, maps: &Maps, key: &FlowKey, value: &FlowHalf) -> io::Result<()> {
+        let pair = FlowHalf {
+            src: key.dst,
+            dst: key.src,
+            src_port: key.dst_port,
+            dst_port: key.src_port,
+            flags: value.flags ^ half::REPLY,
+            tcp: 0,
+            last_seen: 0,
+            mtu: 0,
+            hop: proxy_ebpf_common::Hop::default(),
+            ..*value
+        };
+        if maps.flows.insert_new(&value.pair_key(key), &pair)? {
+            self.rebuilt += 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! Which index belongs to what, from table to table: what survives keeps its index, so that live flows and counters go on.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    hash::Hash,
+    net::{IpAddr, SocketAddr},
+};
+
+use ipnet::IpNet;
+use proxy_ebpf_common::{CLASS_HAS_RANGES, Hop, RuleEntry, Target, action, entry, snat, target};
+use proxy_rules::{Action, Affinity, BackendState, Backends, Match, Rule, Series, Side, Snat};
+
+use super::{MapImage, address, series_hash, side};
+
+/// What a target stands for.
+type TargetId = (Side, Match, Option<(IpAddr, Option<u16>)>);
+
+/// Hands out runs of indices; runs of what is gone are given out again, but not before the next table.
+#[derive(Clone, Debug)]
+struct Runs<K> {
+    held: HashMap<K, (u32, u32)>,
+    used: HashSet<K>,
+    free: BTreeMap<u32, Vec<u32>>,
+    next: u32,
+}
+
+impl<K: Eq + Hash + Clone> Runs<K> {
+    fn new(first: u32) -> Self {
+        Self { held: HashMap::new(), used: HashSet::new(), free: BTreeMap::new(), next: first }
+    }
+
+    /// The run of `key`.
+    fn take(&mut self, key: K, len: u32) -> u32 {
+        self.take_at(key, len, None)
+    }
+
+    /// The run of `key`; if it has none yet, the one that an earlier process has left.
+    fn take_at(&mut self, key: K, len: u32, left: Option<u32>) -> u32 {
+        if let Some((start, held)) = self.held.get(&key)
+            && *held == len
+        {
+            self.used.insert(key);
+            return *start;
+        }
+        let start =
+            left.or_else(|| self.free.get_mut(&len).and_then(Vec::pop)).unwrap_or_else(|| {
+                let start = self.next;
+                self.next += len;
+                start
+            });
+        self.held.insert(key.clone(), (start, len));
+        self.used.insert(key);
+        start
+    }
+
+    /// Frees what has not been taken since the last call.
+    fn sweep(&mut self) {
+        let used = std::mem::take(&mut self.used);
+        let free = &mut self.free;
+        self.held.retain(|key, (start, len)| {
+            let keep = used.contains(key);
+            if !keep {
+                free.entry(*len).or_default().push(*start);
+            }
+            keep
+        });
+    }
+}
+
+/// Every kind of index.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    classes: Runs<(Side, IpNet)>,
+    targets: Runs<TargetId>,
+    /// What an earlier process has left: epoch -> index, series hash -> counter index.
+    left: (HashMap<u32, u32>, HashMap<u64, u32>),
+    lookup: Runs<Vec<u32>>,
+    counters: Runs<Series>,
+    groups: (u32, u32),
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self {
+            classes: Runs::new(1),
+            targets: Runs::new(1),
+            left: (HashMap::new(), HashMap::new()),
+            lookup: Runs::new(0),
+            counters: Runs::new(1),
+            groups: (1, 1),
+        }
+    }
+}
+
+impl Slots {
+    /// Goes on where an earlier process stopped: its targets and counters keep their places, new numbers are beyond its.
+    pub fn resume(old: &MapImage) -> Self {
+        let mut slots = Self::default();
+        let next = |highest: Option<u32>| highest.map_or(0, |highest| highest + 1);
+        let class = |class: &u32| class & !CLASS_HAS_RANGES;
+        let classes = old.addresses.values().chain(old.routes.values()).map(class).max();
+        slots.classes.next = next(classes).max(1);
+        slots.targets.next = next(old.targets.keys().max().copied()).max(1);
+        slots.lookup.next = next(old.lookup.keys().max().copied());
+        slots.counters.next = next(old.hashes.values().max().copied()).max(1);
+        slots.left.0 = old.targets.iter().map(|(index, target)| (target.epoch, *index)).collect();
+        slots.left.1 = old.hashes.iter().map(|(hash, index)| (*hash, *index)).collect();
+        let group = old.sources.keys().map(|(_, data)| u32::from_be_bytes(data.group)).max();
+        slots.groups =
+            if group.is_some_and(|group| group >= 1 << 31) { (1 << 31, 1) } else { (1, 1) };
+        slots
+    }
+
+    /// One more than the highest index of targets, lookup slots and counters.
+    pub fn sizes(&self) -> (u32, u32, u32) {
+        (self.targets.next, self.lookup.next, self.counters.next)
+    }
+
+    /// Before a table is compiled. Source groups alternate between two halves of the number space: their contents
+    /// differ from table to table, and the old ones stay in force until the new ones are in place.
+    pub(super) fn begin(&mut self) {
+        let half = if self.groups.0 < 1 << 31 { 1 << 31 } else { 1 };
+        self.groups = (half, half);
+    }
+
+    /// After a table is compiled.
+    pub(super) fn end(&mut self) {
+        self.classes.sweep();
+        self.targets.sweep();
+        self.lookup.sweep();
+        self.counters.sweep();
+    }
+
+    /// The target of a rule that a flow to `backend` belongs to.
+    pub fn find(&self, rule: &Rule, backend: SocketAddr) -> Option<u32> {
+        let id = |backend| (rule.from, rule.matches.clone(), backend);
+        let held = |backend| self.targets.held.get(&id(backend)).map(|(start, _)| *start);
+        match rule.action {
+            Action::Forward { .. } => held(None),
+            _ => held(Some((backend.ip(), Some(backend.port()))))
+                .or_else(|| held(Some((backend.ip(), None)))),
+        }
+    }
+
+    /// The counter of a rule's flow to `port`.
+    pub fn counter_of(&self, rule: &Rule, port: u16) -> Option<u32> {
+        let series = Series::of(rule, None);
+        let (start, len) = self.counters.held.get(&series)?;
+        let ports = rule.matches.ports;
+        if *len == 1 {
+            Some(*start)
+        } else {
+            Some(start + u32::from(port.checked_sub(ports.first())?))
+        }
+    }
+
+    pub(super) fn group(&mut self) -> u32 {
+        let group = self.groups.1;
+        self.groups.1 += 1;
+        group
+    }
+
+    /// The class of a prefix; whether it has port ranges is part of its number.
+    pub(super) fn class(&mut self, from: Side, prefix: IpNet, ranged: bool) -> u32 {
+        let class = self.classes.take((from, prefix), 1);
+        if ranged { class | CLASS_HAS_RANGES } else { class }
+    }
+
+    /// The entry of a rule, its targets and lookup table put into the image.
+    pub(super) fn entry(&mut self, rule: &Rule, image: &mut MapImage) -> RuleEntry {
+        let ports = rule.matches.ports;
+        let mut entry = RuleEntry { to: side(rule.from.other()), ..RuleEntry::default() };
+        if ports.is_single() {
+            entry.flags |= entry::EXACT_PORT;
+        }
+        entry.counter = self.counter(rule, image, &mut entry.flags);
+        match &rule.action {
+            Action::Reject => entry.action = action::REJECT,
+            Action::Drop(reason) => {
+                entry.action = action::DROP;
+                entry.reason = *reason as u32;
+            }
+            Action::Forward { to, snat } => {
+                entry.action = action::FORWARD;
+                entry.to = side(*to);
+                source(*snat, &mut entry);
+                entry.target = self.target(rule, None, image);
+                entry.lookup_len = 1;
+            }
+            Action::Dnat { backends, snat, .. } => {
+                entry.action = action::DNAT;
+                source(*snat, &mut entry);
+                if backends.affinity == Affinity::ClientIp {
+                    entry.flags |= entry::CLIENT_AFFINITY;
+                }
+                self.backends(rule, backends, &mut entry, image);
+            }
+        }
+        entry
+    }
+
+    fn backends(
+        &mut self,
+        rule: &Rule,
+        backends: &Backends,
+        entry: &mut RuleEntry,
+        image: &mut MapImage,
+    ) {
+        let targets: Vec<u32> = backends
+            .list
+            .iter()
+            .map(|backend| self.target(rule, Some((backend.address, backend.port)), image))
+            .collect();
+        let ready =
+            |(backend, _): &(&proxy_rules::Backend, &u32)| backend.state == BackendState::Ready;
+        let mut ready = backends.list.iter().zip(&targets).filter(ready);
+        match (ready.next(), ready.next()) {
+            (None, _) => {}
+            (Some((_, only)), None) => (entry.target, entry.lookup_len) = (*only, 1),
+            _ => {
+                let slots: Vec<u32> = backends
+                    .lookup_table()
+                    .iter()
+                    .filter_map(|index| targets.get(*index as usize).copied())
+                    .collect();
+                entry.lookup_len = slots.len() as u32;
+                entry.target = self.lookup.take(slots.clone(), entry.lookup_len);
+                image.lookup.extend((entry.target..).zip(slots));
+            }
+        }
+    }
+
+    fn target(
+        &mut self,
+        rule: &Rule,
+        backend: Option<(IpAddr, Option<u16>)>,
+        image: &mut MapImage,
+    ) -> u32 {
+        let id: TargetId = (rule.from, rule.matches.clone(), backend);
+        let epoch = epoch(&id);
+        let index = self.targets.take_at(id, 1, self.left.0.remove(&epoch));
+        let target = match backend {
+            Some((ip, port)) => Target {
+                address: address(ip),
+                port: port.unwrap_or_default().to_be_bytes(),
+                flags: 0,
+                epoch,
+                hop: Hop::default(),
+            },
+            None => Target { flags: target::FORWARD, epoch, ..Target::default() },
+        };
+        image.targets.insert(index, target);
+        index
+    }
+
+    /// The rule's counter: the index of its series, or of its first port's minus that port.
+    fn counter(&mut self, rule: &Rule, image: &mut MapImage, flags: &mut u8) -> u32 {
+        let ports = rule.matches.ports;
+        let whole = Series::of(rule, None);
+        if ports.is_any() || !rule.count_per_port {
+            let left = self.left.1.remove(&series_hash(&whole));
+            let index = self.counters.take_at(whole.clone(), 1, left);
+            image.counters.insert(index, whole);
+            return index;
+        }
+        *flags |= entry::PER_PORT;
+        let one = |port| Series { port: Some(port), last_port: None, ..whole.clone() };
+        let left = self.left.1.remove(&series_hash(&one(ports.first())));
+        let start = self.counters.take_at(whole.clone(), ports.count(), left);
+        for port in ports.first()..=ports.last() {
+            image.counters.insert(start + u32::from(port - ports.first()), one(port));
+        }
+        start.wrapping_sub(u32::from(ports.first()))
+    }
+}
+
+/// A number for a target that depends on nothing but what it stands for: an agent that takes over gives the same target the
+/// same number, and a slot that is given to another target changes it. Never 0.
+fn epoch(id: &TargetId) -> u32 {
+    (super::hash(&format!("{id:?}")) as u32).max(1)
+}
+
+fn source(wanted: Snat, entry: &mut RuleEntry) {
+    match wanted {
+        Snat::Keep => entry.snat = snat::KEEP,
+        Snat::Masquerade => entry.snat = snat::MASQUERADE,
+        Snat::To(ip) => {
+            entry.snat = snat::ADDRESS;
+            entry.snat_address = address(ip);
+        }
+    }
+}

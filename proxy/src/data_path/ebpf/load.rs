@@ -1,0 +1,262 @@
+//! The object: opened, its maps sized or taken over, its programs verified.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned, programs::Program};
+use proxy_ebpf_common::{LAYOUT_VERSION, name};
+
+use super::{image::MapImage, maps::Maps};
+use crate::data_path::Unsupported;
+
+static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/proxy-ebpf"));
+
+/// `BPF_FS_MAGIC` (include/uapi/linux/magic.h).
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// Maps that live on when the process ends.
+const PINNED: &[&str] = &[
+    name::GLOBALS,
+    name::LINKS,
+    name::ADDRESSES,
+    name::ROUTES,
+    name::PORTS,
+    name::RANGES,
+    name::SOURCES,
+    name::LOOKUP,
+    name::TARGETS,
+    name::PROTECTED,
+    name::LOCAL,
+    name::RESERVED,
+    name::FLOWS,
+    name::FRAGMENTS,
+    name::COUNTERS,
+    name::DROPS,
+    name::SERIES,
+];
+
+/// How many elements each map must hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    pub(super) flows: u32,
+    pub(super) addresses: u32,
+    pub(super) routes: u32,
+    pub(super) ports: u32,
+    pub(super) ranges: u32,
+    pub(super) sources: u32,
+    pub(super) lookup: u32,
+    pub(super) targets: u32,
+    pub(super) protected: u32,
+    pub(super) counters: u32,
+}
+
+fn room(count: usize) -> u32 {
+    (count.saturating_mul(2).saturating_add(256)).next_power_of_two().min(1 << 24) as u32
+}
+
+impl Capacity {
+    /// For an image, with room to grow: both the old and the new contents are held while a change is installed.
+    pub fn of(image: &MapImage, sizes: (u32, u32, u32), max_flows: u32) -> Self {
+        let (targets, lookup, counters) = sizes;
+        Self {
+            flows: max_flows.saturating_mul(2).max(16),
+            addresses: room(image.addresses.len()),
+            routes: room(image.routes.len()),
+            ports: room(image.ports.len()),
+            ranges: room(image.ranges.len()),
+            sources: room(image.sources.len()),
+            lookup: room(lookup as usize),
+            targets: room(targets as usize),
+            protected: room(image.protected.len()),
+            counters: room(counters as usize),
+        }
+    }
+
+    /// What the maps that are there hold.
+    pub fn held(maps: &Maps) -> Self {
+        Self {
+            flows: maps.flows.capacity(),
+            addresses: maps.addresses.capacity(),
+            routes: maps.routes.capacity(),
+            ports: maps.ports.capacity(),
+            ranges: maps.ranges.capacity(),
+            sources: maps.sources.capacity(),
+            lookup: maps.lookup.capacity(),
+            targets: maps.targets.capacity(),
+            protected: maps.protected.capacity(),
+            counters: maps.counters.capacity(),
+        }
+    }
+
+    fn list(self) -> [(&'static str, u32); 10] {
+        [
+            (name::FLOWS, self.flows),
+            (name::ADDRESSES, self.addresses),
+            (name::ROUTES, self.routes),
+            (name::PORTS, self.ports),
+            (name::RANGES, self.ranges),
+            (name::SOURCES, self.sources),
+            (name::LOOKUP, self.lookup),
+            (name::TARGETS, self.targets),
+            (name::PROTECTED, self.protected),
+            (name::COUNTERS, self.counters),
+        ]
+    }
+
+    /// Whether an image fits: flows exactly, the rest without counting the room to grow.
+    pub fn fits(self, image: &MapImage, sizes: (u32, u32, u32), max_flows: u32) -> bool {
+        let (targets, lookup, counters) = sizes;
+        let holds =
+            |capacity: u32, count: usize| capacity as usize >= count.saturating_add(count / 4);
+        self.flows == max_flows.saturating_mul(2).max(16)
+            && holds(self.addresses, image.addresses.len())
+            && holds(self.routes, image.routes.len())
+            && holds(self.ports, image.ports.len())
+            && holds(self.ranges, image.ranges.len())
+            && holds(self.sources, image.sources.len())
+            && self.lookup >= lookup
+            && self.targets >= targets
+            && holds(self.protected, image.protected.len())
+            && self.counters >= counters
+    }
+}
+
+/// A loaded object.
+#[derive(Debug)]
+pub struct Object {
+    pub(super) ebpf: Ebpf,
+    pub(super) maps: Maps,
+}
+
+/// What one program costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramCost {
+    /// Its name.
+    pub name: String,
+    /// Instructions that the verifier walked.
+    pub verified: u32,
+    /// Bytes of translated code.
+    pub translated: u32,
+    /// Bytes of machine code.
+    pub jited: u32,
+}
+
+/// Whether the programs were built into this binary.
+pub fn is_built_in() -> bool {
+    !OBJECT.is_empty()
+}
+
+fn refused(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Unsupported {
+    Unsupported::Kernel { what: what.to_owned(), source: Box::new(error) }
+}
+
+/// Opens the object and creates its maps, or takes over those that are pinned in `pins`.
+pub fn open(capacity: Capacity, pins: Option<&Path>) -> Result<Object, Unsupported> {
+    if !is_built_in() {
+        return Err(Unsupported::BuiltWithout);
+    }
+    let mut loader = EbpfLoader::new();
+    loader.verifier_log_level(VerifierLogLevel::STATS);
+    for (name, entries) in capacity.list() {
+        loader.map_max_entries(name, entries);
+    }
+    if let Some(pins) = pins {
+        for name in PINNED {
+            loader.map_pin_path(name, pins.join(name));
+        }
+    }
+    let mut ebpf = loader.load(OBJECT).map_err(|error| refused("the eBPF maps", error))?;
+    let maps = Maps::take(&mut ebpf).map_err(|error| refused("the eBPF maps", error))?;
+    Ok(Object { ebpf, maps })
+}
+
+/// Loads one program if it is not loaded yet.
+pub fn load(ebpf: &mut Ebpf, name: &str) -> Result<(), Unsupported> {
+    let what = || format!("the eBPF program {name}");
+    let program = ebpf
+        .program_mut(name)
+        .ok_or_else(|| refused(&what(), io::Error::other("it is not in the object")))?;
+    let loaded = match program {
+        Program::SchedClassifier(program) => {
+            program.fd().is_ok()
+                || program.load().map(|()| true).map_err(|e| refused(&what(), e))?
+        }
+        Program::Xdp(program) => {
+            program.fd().is_ok()
+                || program.load().map(|()| true).map_err(|e| refused(&what(), e))?
+        }
+        _ => false,
+    };
+    if loaded { Ok(()) } else { Err(refused(&what(), io::Error::other("it is of another type"))) }
+}
+
+/// Loads every program of an object of its own and reports what each costs.
+pub fn costs() -> Result<Vec<ProgramCost>, Unsupported> {
+    let mut object = open(Capacity::of(&MapImage::default(), (1, 1, 1), 1024), None)?;
+    let mut names: Vec<String> = object.ebpf.programs().map(|(name, _)| name.to_owned()).collect();
+    names.sort();
+    names
+        .into_iter()
+        .map(|name| {
+            load(&mut object.ebpf, &name)?;
+            let info = object
+                .ebpf
+                .program(&name)
+                .ok_or(Unsupported::BuiltWithout)?
+                .info()
+                .map_err(|error| refused("program information", error))?;
+            Ok(ProgramCost {
+                verified: info.verified_instruction_count().unwrap_or_default(),
+                translated: info.size_translated().unwrap_or_default(),
+                jited: info.size_jitted(),
+                name,
+            })
+        })
+        .collect()
+}
+
+/// The directory for this namespace's pins, made if need be. `Err` says why nothing can be pinned.
+pub fn pin_directory(bpffs: &Path) -> Result<PathBuf, String> {
+    let stat =
+        nix::sys::statfs::statfs(bpffs).map_err(|error| format!("{}: {error}", bpffs.display()))?;
+    if stat.filesystem_type().0 as i64 != BPF_FS_MAGIC {
+        return Err(format!("{} is not a bpffs: mount one there (type bpf)", bpffs.display()));
+    }
+    let ours = namespace_directory(bpffs).map_err(|error| error.to_string())?;
+    let current = ours.join(format!("v{LAYOUT_VERSION}"));
+    fs::create_dir_all(&current).map_err(|error| format!("{}: {error}", current.display()))?;
+    let others = fs::read_dir(&ours).map_err(|error| error.to_string())?;
+    for other in others.flatten().map(|entry| entry.path()).filter(|path| *path != current) {
+        tracing::warn!(path = %other.display(), "maps of another layout are left behind: their flows and counters start anew");
+        remove_directory(&other);
+    }
+    Ok(current)
+}
+
+/// The directory for this network namespace, whatever the layout.
+pub fn namespace_directory(bpffs: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::MetadataExt as _;
+    let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
+    Ok(bpffs.join("sluice").join(namespace.to_string()))
+}
+
+/// Removes pins and the directory that holds them.
+pub fn remove_directory(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let removed = if path.is_dir() {
+            remove_directory(&path);
+            Ok(())
+        } else {
+            fs::remove_file(&path)
+        };
+        if let Err(error) = removed {
+            tracing::warn!(%error, path = %path.display(), "a pin could not be removed");
+        }
+    }
+    if let Err(error) = fs::remove_dir(path) {
+        tracing::debug!(%error, path = %path.display(), "a pin directory could not be removed");
+    }
+}
