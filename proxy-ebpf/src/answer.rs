@@ -9,13 +9,13 @@ use aya_ebpf::{
         bpf_redirect, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
     },
 };
-use proxy_ebpf_common::{Address, DropReason};
+use proxy_ebpf_common::DropReason;
 
 use crate::{
     checksum::fold16,
     maps::SCRATCH,
     packet::{load, store},
-    parse::{Headers, flag, fragment, kind},
+    parse::{Headers, flag, fragment, kind, words},
     policy,
     verdict::Verdict,
 };
@@ -51,12 +51,6 @@ pub(crate) fn answer(skb: *mut __sk_buff, h: &Headers, link: u32, verdict: u32, 
         (3, 3, 0)
     };
     error(skb, h, link, kind, code, rest)
-}
-
-#[inline(always)]
-fn words(address: &Address) -> [u32; 4] {
-    // SAFETY: both are 16 plain bytes.
-    unsafe { core::mem::transmute(*address) }
 }
 
 /// Sum of 32-bit words.

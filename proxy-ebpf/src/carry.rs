@@ -7,12 +7,15 @@ use crate::{
     checksum, count,
     maps::{FLOWS, GLOBALS, LINKS, SCRATCH, TARGETS},
     packet::{L4Sums, Packet, at, reach},
-    parse::{Headers, flag, fragment, kind},
+    parse::{Headers, flag, fragment, kind, words},
     verdict::Verdict,
 };
 
-/// How long a peer's Ethernet addresses, learned from its own packets, are trusted: seconds.
-const LEARNED_FOR: u32 = 2;
+/// How often, in ticks, each direction looks after the other: a power of two.
+const CARE_EVERY: u32 = 4;
+/// How long a peer's Ethernet addresses, learned from its own packets, are trusted: ticks. Two turns of care may pass
+/// without a packet just then.
+pub(crate) const LEARNED_FOR: u32 = 10;
 
 /// What has become of a flow that a packet has hit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,9 +89,9 @@ pub(crate) fn check<P: Packet>(packet: &P, h: &Headers, flow: &FlowHalf) -> Verd
     Verdict::CARRY
 }
 
-/// Counts the packet and moves the flow's state.
+/// Counts the packet and moves the flow's state. Returns whether it is time for [`care`].
 #[inline(always)]
-pub(crate) fn note(h: &Headers, flow: &mut FlowHalf, peer: &Hop, now: u32) {
+pub(crate) fn note(h: &Headers, flow: &mut FlowHalf, now: u32) -> bool {
     count::carried(flow.counter, flow.flags, h.ip_len);
     if h.kind == kind::TCP {
         let mut bits = flow.tcp;
@@ -109,15 +112,18 @@ pub(crate) fn note(h: &Headers, flow: &mut FlowHalf, peer: &Hop, now: u32) {
             flow.tcp = bits;
         }
     }
-    if flow.last_seen != now {
-        flow.last_seen = now;
-        tick(&h.key, flow, peer, now);
+    let before = flow.last_seen;
+    if before == now {
+        return false;
     }
+    flow.last_seen = now;
+    before / CARE_EVERY != now / CARE_EVERY
 }
 
-/// Once a second and direction: tells the other half where its packets should go, and rebuilds it if it is missing.
+/// Every few seconds and direction: tells the other half where its packets should go, and rebuilds it if it is missing.
+/// Not oftener: with a million flows it is a second pair of cache misses a packet.
 #[inline(never)]
-fn tick(key: &FlowKey, flow: &FlowHalf, peer: &Hop, now: u32) -> u32 {
+pub(crate) fn care(key: &FlowKey, flow: &FlowHalf, peer: &Hop, now: u32) -> u32 {
     let pair_key = flow.pair_key(key);
     // SAFETY: as above.
     let (mtu, l3) = unsafe { LINKS.get(&peer.ifindex) }
@@ -127,8 +133,12 @@ fn tick(key: &FlowKey, flow: &FlowHalf, peer: &Hop, now: u32) -> u32 {
     if let Some(pair) = FLOWS.get_ptr_mut(&pair_key) {
         // SAFETY: as above. Two CPUs may write at once; both write the truth.
         unsafe {
-            (*pair).hop = hop;
-            (*pair).mtu = mtu;
+            if (*pair).hop.ifindex != hop.ifindex || !l3 {
+                (*pair).hop = hop;
+            }
+            if (*pair).mtu != mtu {
+                (*pair).mtu = mtu;
+            }
         }
         return 0;
     }
@@ -152,9 +162,7 @@ fn tick(key: &FlowKey, flow: &FlowHalf, peer: &Hop, now: u32) -> u32 {
 /// Sum of the differences between two addresses; IPv4 addresses differ in their last word only.
 #[inline(always)]
 pub(crate) fn address_difference(old: &[u8; 16], new: &[u8; 16], v6: bool) -> u64 {
-    // SAFETY: all are 16 plain bytes.
-    let (old, new): ([u32; 4], [u32; 4]) =
-        unsafe { (core::mem::transmute(*old), core::mem::transmute(*new)) };
+    let (old, new) = (words(old), words(new));
     let last = checksum::replace(old[3], new[3]);
     if !v6 {
         return last;
@@ -174,9 +182,7 @@ pub(crate) fn rewrite_ip<P: Packet>(
 ) -> Option<u32> {
     let difference =
         address_difference(&h.key.src, src, h.v6) + address_difference(&h.key.dst, dst, h.v6);
-    // SAFETY: all are 16 plain bytes.
-    let (src, dst): ([u32; 4], [u32; 4]) =
-        unsafe { (core::mem::transmute(*src), core::mem::transmute(*dst)) };
+    let (src, dst) = (words(src), words(dst));
     let difference = checksum::fold32(difference);
     if h.v6 {
         let ip = at::<[u32; 10], _>(packet, P::LINK)?;

@@ -4,14 +4,14 @@ use aya_ebpf::{
     bindings::__sk_buff, bindings::BPF_NOEXIST, helpers::generated::bpf_ktime_get_coarse_ns,
 };
 use proxy_ebpf_common::{
-    DropReason, FlowHalf, FlowKey, Globals, Hop, RuleEntry, action, entry, half, link, protocol,
-    side, snat, stance, target, tuple_hash,
+    DropReason, FlowHalf, FlowKey, Globals, Hop, RuleEntry, action, clock, entry, half, link,
+    protocol, side, snat, stance, target, tuple_hash,
 };
 
 use crate::{
     count,
     maps::{FLOWS, GLOBALS, LINKS, LOOKUP, RESERVED, SCRATCH, TARGETS},
-    parse::{Headers, flag, kind},
+    parse::{Headers, copy, flag, kind},
     policy,
     socket::{self, Owner},
     verdict::Verdict,
@@ -51,11 +51,11 @@ pub(crate) struct Scratch {
     pub(crate) cursor: u32,
 }
 
-/// Seconds of the coarse monotonic clock.
+/// Ticks of the programs' clock.
 #[inline(always)]
 pub(crate) fn now() -> u32 {
     // SAFETY: no arguments (kernel 5.11).
-    (unsafe { bpf_ktime_get_coarse_ns() } / 1_000_000_000) as u32
+    clock::ticks(unsafe { bpf_ktime_get_coarse_ns() })
 }
 
 /// Decides on a packet that belongs to no flow; on `CARRY` its flow is ready for [`commit`]. Two subprograms, one after
@@ -175,8 +175,8 @@ fn admit(h: &Headers, peer: &Hop, globals: &Globals, rule: &RuleEntry, counter: 
     let in_mtu = unsafe { LINKS.get(&peer.ifindex) }.map_or(out.mtu, |link| link.mtu);
     let mss = core::cmp::min(in_mtu, out.mtu).saturating_sub(if h.v6 { 60 } else { 40 });
     let original = &mut scratch.original;
-    original.src = *src;
-    original.dst = *dst;
+    copy(&mut original.src, src);
+    copy(&mut original.dst, dst);
     original.src_port = key.src_port;
     original.dst_port = dst_port;
     original.target = index;
@@ -191,8 +191,8 @@ fn admit(h: &Headers, peer: &Hop, globals: &Globals, rule: &RuleEntry, counter: 
     let fresh_until = if out.flags & link::L3 == 0 { 0 } else { Hop::NO_HEADER };
     original.hop = Hop { dmac: [0; 6], smac: [0; 6], ifindex, fresh_until };
     let reply = &mut scratch.reply;
-    reply.src = key.dst;
-    reply.dst = key.src;
+    copy(&mut reply.src, &key.dst);
+    copy(&mut reply.dst, &key.src);
     reply.src_port = key.dst_port;
     reply.dst_port = key.src_port;
     reply.target = index;

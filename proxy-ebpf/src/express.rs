@@ -46,19 +46,15 @@ fn carry_known(packet: &mut Xdp, side: u8) -> Option<u32> {
     {
         return None;
     }
-    let ethernet = at::<[[u8; 6]; 2], _>(packet, 0)?;
-    // SAFETY: `at` checked the bounds.
-    let peer = unsafe {
-        Hop {
-            dmac: (*ethernet)[1],
-            smac: (*ethernet)[0],
-            ifindex: packet.ifindex(),
-            fresh_until: 0,
-        }
-    };
-    carry::note(&h, flow, &peer, now);
-    let (hop, _) = carry::hop(flow, backend, now);
     let ifindex = hop.ifindex;
+    if carry::note(&h, flow, now) {
+        let ethernet = at::<[[u8; 6]; 2], _>(packet, 0)?;
+        // SAFETY: `at` checked the bounds.
+        let (smac, dmac) = unsafe { ((*ethernet)[0], (*ethernet)[1]) };
+        let peer = Hop { dmac, smac, ifindex: packet.ifindex(), fresh_until: 0 };
+        carry::care(&h.key, flow, &peer, now);
+    }
+    let (hop, _) = carry::hop(flow, backend, now);
     let ethernet = at::<[u16; 7], _>(packet, 0)?;
     // SAFETY: `at` checked the bounds.
     unsafe { write_macs(ethernet, hop) };

@@ -11,7 +11,7 @@ use crate::{
     checksum::{apply, fold32, replace},
     maps::FLOWS,
     packet::{load, store},
-    parse::{Headers, mapped},
+    parse::{Headers, mapped, words},
 };
 
 /// The quoted packet.
@@ -131,9 +131,7 @@ pub(crate) fn rewrite(
     let addresses = address_difference(&quote.key.dst, &half.dst, quote.v6)
         + address_difference(&quote.key.src, &half.src, quote.v6);
     let mut change = addresses;
-    // SAFETY: all are 16 plain bytes.
-    let (src, dst): ([u32; 4], [u32; 4]) =
-        unsafe { (core::mem::transmute(half.dst), core::mem::transmute(half.src)) };
+    let (src, dst) = (words(&half.dst), words(&half.src));
     let stored = if quote.v6 {
         store_words(skb, quote.ip + 8, &src) && store_words(skb, quote.ip + 24, &dst)
     } else {

@@ -108,7 +108,6 @@ pub(crate) fn mapped(address: u32) -> Address {
 /// Fills `h` from the packet. `Err` ends the program's work on it.
 #[inline(always)]
 pub(crate) fn parse<P: Packet>(packet: &mut P, side: u8, h: &mut Headers) -> Result<(), Verdict> {
-    h.key.side = side;
     let first = if P::LINK == 14 {
         let Some(ethernet) = reach::<[u16; 7], P>(packet, 0) else { return Err(Verdict::PASS) };
         // SAFETY: `reach` checked the bounds. The group bit is the lowest of the first byte.
@@ -131,8 +130,8 @@ pub(crate) fn parse<P: Packet>(packet: &mut P, side: u8, h: &mut Headers) -> Res
         }
     };
     let next = if first == 4 { ipv4(packet, h)? } else { ipv6(packet, h)? };
+    set_protocol(h, normal_protocol(next), side);
     if h.fragment == fragment::LATER {
-        h.key.protocol = normal_protocol(next);
         return Ok(());
     }
     transport(packet, next, h)
@@ -162,8 +161,8 @@ fn ipv4<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
     {
         return Err(MALFORMED);
     }
-    h.key.src = mapped(src);
-    h.key.dst = mapped(dst);
+    copy(&mut h.key.src, &mapped(src));
+    copy(&mut h.key.dst, &mapped(dst));
     h.ttl = ttl;
     h.df = offset_high & 0x40 != 0;
     h.l4 = P::LINK as u32 + header;
@@ -258,7 +257,6 @@ fn transport<P: Packet>(packet: &mut P, next: u8, h: &mut Headers) -> Result<(),
             h.kind = kind::TCP;
             h.tcp = flags;
             set_ports(h, ports);
-            h.key.protocol = protocol::TCP;
         }
         (protocol::UDP, _) => {
             if room < 8 {
@@ -268,7 +266,6 @@ fn transport<P: Packet>(packet: &mut P, next: u8, h: &mut Headers) -> Result<(),
             h.kind = kind::UDP;
             // SAFETY: `reach` checked the bounds.
             set_ports(h, unsafe { (*udp)[0] });
-            h.key.protocol = protocol::UDP;
         }
         (IPPROTO_ICMP, false) | (IPPROTO_ICMPV6, true) => {
             if room < 8 {
@@ -278,7 +275,6 @@ fn transport<P: Packet>(packet: &mut P, next: u8, h: &mut Headers) -> Result<(),
             // SAFETY: `reach` checked the bounds.
             let ([kind, code, ..], [id_high, id_low, ..]) =
                 unsafe { ((*icmp)[0].to_ne_bytes(), (*icmp)[1].to_ne_bytes()) };
-            h.key.protocol = protocol::ICMP;
             h.kind = match (h.v6, kind, code) {
                 (false, 0 | 8, 0) | (true, 128 | 129, 0) => {
                     h.key.src_port = [id_high, id_low];
@@ -289,17 +285,37 @@ fn transport<P: Packet>(packet: &mut P, next: u8, h: &mut Headers) -> Result<(),
                 _ => kind::OTHER,
             };
         }
-        _ => {
-            h.key.protocol = next;
-            h.kind = kind::OTHER;
-        }
+        _ => h.kind = kind::OTHER,
     }
     Ok(())
 }
 
+/// The first half of the key's end: both ports, in one store, so that the hash can read them back at once.
 #[inline(always)]
 fn set_ports(h: &mut Headers, ports: u32) {
-    let [a, b, c, d] = ports.to_ne_bytes();
-    h.key.src_port = [a, b];
-    h.key.dst_port = [c, d];
+    // SAFETY: the two ports lie side by side at an offset that is a multiple of four.
+    unsafe { (&raw mut h.key.src_port).cast::<u32>().write(ports) };
+}
+
+/// The second half: protocol and side, in one store.
+#[inline(always)]
+fn set_protocol(h: &mut Headers, protocol: u8, side: u8) {
+    let word = u32::from(protocol) | u32::from(side) << 8;
+    // SAFETY: protocol, side and two zero bytes lie side by side at an offset that is a multiple of four.
+    unsafe { (&raw mut h.key.protocol).cast::<u32>().write(word.to_le()) };
+}
+
+/// The words of an address, as they lie in memory. Every address in a map or key is aligned to four bytes; the type does
+/// not say so, and the compiler would read it byte by byte.
+#[inline(always)]
+pub(crate) fn words(address: &Address) -> [u32; 4] {
+    // SAFETY: 16 plain bytes, aligned as said.
+    unsafe { *core::ptr::from_ref(address).cast::<[u32; 4]>() }
+}
+
+/// Copies an address word by word.
+#[inline(always)]
+pub(crate) fn copy(to: &mut Address, from: &Address) {
+    // SAFETY: as in [`words`].
+    unsafe { core::ptr::from_mut(to).cast::<[u32; 4]>().write(words(from)) };
 }

@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use proxy_ebpf_common::{Address, FlowKey, protocol};
 
-use crate::maps::LOCAL;
+use crate::{maps::LOCAL, parse::words};
 
 /// How a local socket relates to a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,12 +27,6 @@ const STATE_ESTABLISHED: u32 = 1;
 pub(crate) fn is_local(address: &Address) -> bool {
     // SAFETY: the map is not preallocated; the value is not used.
     unsafe { LOCAL.get(address) }.is_some()
-}
-
-#[inline(always)]
-fn words(address: &Address) -> [u32; 4] {
-    // SAFETY: both are 16 plain bytes.
-    unsafe { core::mem::transmute(*address) }
 }
 
 /// The local socket that a packet with this tuple would be given to.

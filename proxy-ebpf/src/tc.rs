@@ -101,9 +101,6 @@ fn engine<const LINK: usize>(
     {
         return done(verdict);
     }
-    if !learn_peer(packet, now, peer) {
-        return done(Verdict::PASS);
-    }
     let mut found = FLOWS.get_ptr_mut(&h.key);
     if let Some(flow) = found {
         // SAFETY: the map is not preallocated: a value is never another key's.
@@ -130,6 +127,9 @@ fn engine<const LINK: usize>(
         if h.fragment == fragment::LATER {
             return done(orphan(h));
         }
+        if !learn_peer(packet, now, peer) {
+            return done(Verdict::PASS);
+        }
         let mut verdict = Verdict::from_raw(create::prepare(packet.skb, h, peer));
         if verdict == Verdict::CARRY {
             verdict = Verdict::from_raw(create::commit(packet.skb, h));
@@ -151,7 +151,9 @@ fn engine<const LINK: usize>(
         count::dropped_of(flow.counter);
         return done(verdict);
     }
-    carry::note(h, flow, peer, now);
+    if carry::note(h, flow, now) && learn_peer(packet, now, peer) {
+        carry::care(&h.key, flow, peer, now);
+    }
     if h.fragment == fragment::FIRST {
         remember(h);
     }
@@ -243,7 +245,7 @@ fn learn_peer<const LINK: usize>(packet: &Tc<LINK>, now: u32, peer: &mut Hop) ->
             peer.dmac = (*ethernet)[1];
             peer.smac = (*ethernet)[0];
         }
-        peer.fresh_until = now + 2;
+        peer.fresh_until = now + carry::LEARNED_FOR;
     }
     true
 }

@@ -43,7 +43,7 @@ pub struct Hop {
     pub smac: [u8; 6],
     /// The device, 0 if not known.
     pub ifindex: u32,
-    /// Until when the Ethernet addresses may be used: seconds of `CLOCK_MONOTONIC`, coarse; 0 = never,
+    /// Until when the Ethernet addresses may be used: ticks of [`crate::clock`], 0 = never,
     /// [`Hop::NO_HEADER`] = the device has no link header.
     pub fresh_until: u32,
 }
@@ -69,7 +69,7 @@ pub struct FlowHalf {
     pub epoch: u32,
     /// The series that counts this flow.
     pub counter: u32,
-    /// When this half last carried a packet: seconds of `CLOCK_MONOTONIC`, coarse; 0 = not yet.
+    /// When this half last carried a packet: ticks of [`crate::clock`], 0 = not yet.
     pub last_seen: u32,
     /// Bits of [`half`].
     pub flags: u8,

@@ -22,6 +22,7 @@ macro_rules! map_type {
     };
 }
 
+pub mod clock;
 mod counter;
 mod device;
 mod drop_reason;

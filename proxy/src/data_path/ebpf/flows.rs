@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use proxy_ebpf_common::{FlowHalf, FlowKey, Hop, half, protocol, tcp};
+use proxy_ebpf_common::{FlowHalf, FlowKey, Hop, clock, half, protocol, tcp};
 use proxy_rules::{Flow, FlowState, Protocol, Side};
 
 use super::image::{address, side};
@@ -64,7 +64,7 @@ pub(super) fn export(
         source: socket(&original.src, original.src_port),
         backend: socket(&original.dst, original.dst_port),
         state: state(key, original, reply),
-        idle: Duration::from_secs(u64::from(now.saturating_sub(last_seen(original, reply)))),
+        idle: Duration::from_secs(clock::seconds(now.saturating_sub(last_seen(original, reply)))),
     })
 }
 
@@ -95,7 +95,7 @@ pub(super) fn key(flow: &Flow) -> FlowKey {
 
 /// Both halves of a flow from another data path.
 pub(super) fn import(flow: &Flow, key: &FlowKey, place: &Place, now: u32) -> [FlowHalf; 2] {
-    let idle = u32::try_from(flow.idle.as_secs()).unwrap_or(u32::MAX);
+    let idle = u32::try_from(clock::from_seconds(flow.idle.as_secs())).unwrap_or(u32::MAX);
     let seen = now.saturating_sub(idle).max(1);
     let (there, back, replied) = match flow.state {
         FlowState::SynSent => (tcp::SYN, 0, false),

@@ -2,14 +2,14 @@
 
 use std::io;
 
-use proxy_ebpf_common::{FlowHalf, FlowKey, half};
+use proxy_ebpf_common::{FlowHalf, FlowKey, clock, half};
 
 use super::{flows, maps::Maps, sys};
 
 /// Entries looked at in one turn: a few milliseconds.
 const STRETCH: usize = 32_768;
-/// The shortest time-out (`FlowState::Closed`): younger entries are not looked at further.
-const SHORTEST: u32 = 10;
+/// Ticks just below the shortest time-out (`FlowState::Closed`): younger entries are not looked at further.
+const SHORTEST: u32 = 9;
 
 /// What becomes of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) fn fate(
 ) -> Fate {
     let Some(protocol) = flows::protocol(key) else { return Fate::Remove };
     let state = flows::state(key, original, reply);
-    let idle = u64::from(now.saturating_sub(flows::last_seen(original, reply)));
+    let idle = clock::seconds(now.saturating_sub(flows::last_seen(original, reply)));
     if idle >= state.timeout(protocol).as_secs() || (crowded && !state.is_assured() && idle >= 1) {
         Fate::Remove
     } else {

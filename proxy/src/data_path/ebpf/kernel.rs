@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
+    time::Duration,
 };
 
 use aya::Pod;
 use caps::{CapSet, Capability};
-use proxy_ebpf_common::{Address, Counter, FlowHalf, FlowKey, Target, half};
+use proxy_ebpf_common::{Address, Counter, FlowHalf, FlowKey, Target, clock, half};
 use proxy_rules::{Count, Flow, Series};
 
 use super::{
@@ -19,10 +20,10 @@ use super::{
 };
 use crate::data_path::Unsupported;
 
-/// Seconds of `CLOCK_MONOTONIC`, coarse: the programs' clock.
+/// Ticks of the programs' clock.
 pub(super) fn now() -> u32 {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE)
-        .map_or(0, |time| u32::try_from(time.tv_sec()).unwrap_or(u32::MAX))
+        .map_or(0, |time| clock::ticks(Duration::from(time).as_nanos() as u64))
 }
 
 /// Whether programs may be loaded and attached. CAP_SYS_ADMIN stands for CAP_BPF (capabilities(7)).

@@ -25,7 +25,7 @@ use proxy_ebpf_common::Hop;
 
 use super::device::Device;
 
-/// Seconds that a cached Ethernet header may be used after it was last confirmed.
+/// Ticks that a cached Ethernet header may be used after it was last confirmed.
 const FRESH_FOR: u32 = 5;
 
 /// A route netlink socket.

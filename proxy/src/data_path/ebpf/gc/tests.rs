@@ -1,4 +1,4 @@
-use proxy_ebpf_common::{protocol, tcp};
+use proxy_ebpf_common::{clock, protocol, tcp};
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn lifetime(protocol: u8, original: u8, reply: u8, replied: bool) -> u32 {
     let (key, half, back) = flow(protocol, original, reply, start, if replied { start } else { 0 });
     (0..500_000)
         .find(|idle| fate(&key, &half, Some(&back), start + idle, false) == Fate::Remove)
-        .unwrap_or(u32::MAX)
+        .map_or(u32::MAX, |ticks| clock::seconds(ticks) as u32)
 }
 
 #[test]
