@@ -72,6 +72,15 @@ struct Running {
     ager: gc::Ager,
 }
 
+/// A table on its way into the kernel.
+struct Compiled<'a> {
+    table: &'a RuleTable,
+    image: MapImage,
+    slots: Slots,
+    devices: Vec<Device>,
+    local: Vec<[u8; 16]>,
+}
+
 impl EbpfPath {
     /// A data path that has installed nothing yet.
     pub fn new(options: EbpfOptions) -> Self {
@@ -182,23 +191,23 @@ impl EbpfPath {
             Some(running) => running,
             None => self.start(table)?,
         };
-        let result = self.install_into(&mut running, table, devices, local);
-        let fresh = running.attachments.report.is_empty();
-        if result.is_ok() || !fresh {
+        let mut slots = running.slots.clone();
+        let image = image::compile(table, &mut slots);
+        let held = Capacity::held(&running.object.maps);
+        if !held.fits(&image, slots.sizes(), table.settings().max_flows) {
+            self.running = Some(running);
+            return self.regrow(table);
+        }
+        let compiled = Compiled { table, image, slots, devices, local };
+        let result = self.install_into(&mut running, compiled);
+        if result.is_ok() || !running.attachments.report.is_empty() {
             self.running = Some(running);
         }
         result
     }
 
-    fn install_into(
-        &mut self,
-        running: &mut Running,
-        table: &RuleTable,
-        devices: Vec<Device>,
-        local: Vec<[u8; 16]>,
-    ) -> Result<(), ApplyError> {
-        let before = running.slots.clone();
-        let mut image = image::compile(table, &mut running.slots);
+    fn install_into(&mut self, running: &mut Running, new: Compiled<'_>) -> Result<(), ApplyError> {
+        let Compiled { table, mut image, slots, devices, local } = new;
         kernel::set_links(&running.object.maps, &running.devices, &devices)
             .and_then(|()| kernel::set_local(&running.object.maps, &running.local, &local))
             .map_err(|error| ApplyError::step("writing devices", error))?;
@@ -212,13 +221,11 @@ impl EbpfPath {
         image.globals.flags |= csum_flag();
         // A counter index that goes to another series is read and cleared first: totals never go back.
         self.retire(running, &image)?;
-        if let Err(error) = install::install(&running.object.maps, &running.image, &image)
+        install::install(&running.object.maps, &running.image, &image)
             .and_then(|()| kernel::set_series(&running.object.maps, &running.image, &image))
             .and_then(|()| running.object.maps.globals.set(&0, &image.globals))
-        {
-            running.slots = before;
-            return Err(ApplyError::step("writing the rule maps", error));
-        }
+            .map_err(|error| ApplyError::step("writing the rule maps", error))?;
+        running.slots = slots;
         let object = &mut running.object.ebpf;
         running.attachments.update(object, &devices, running.pins.as_deref(), self.options.xdp)?;
         running.image = image;
@@ -352,16 +359,8 @@ impl DataPath for EbpfPath {
         }
         if self.running.is_none() {
             kernel::capabilities()?;
-            self.install(table)?;
-        } else if self.must_grow(table) {
-            return self.regrow(table);
-        } else {
-            self.install(table)?;
         }
-        if self.must_grow(table) {
-            return self.regrow(table);
-        }
-        Ok(())
+        self.install(table)
     }
 
     fn counters(&self) -> Result<Snapshot, CounterError> {
@@ -440,17 +439,6 @@ impl DataPath for EbpfPath {
 }
 
 impl EbpfPath {
-    fn must_grow(&self, table: &RuleTable) -> bool {
-        let Some(running) = &self.running else { return false };
-        let mut slots = running.slots.clone();
-        let image = image::compile(table, &mut slots);
-        !Capacity::held(&running.object.maps).fits(
-            &image,
-            slots.sizes(),
-            table.settings().max_flows,
-        )
-    }
-
     /// Devices, neighbours, ageing.
     fn keep_up(&mut self, running: &mut Running) -> Result<(), ApplyError> {
         let now = kernel::now();
@@ -466,7 +454,10 @@ impl EbpfPath {
             || !running.attachments.covers(&devices)
         {
             tracing::info!("devices have changed");
-            return self.install_into(running, &table, devices, local);
+            let mut slots = running.slots.clone();
+            let image = image::compile(&table, &mut slots);
+            return self
+                .install_into(running, Compiled { table: &table, image, slots, devices, local });
         }
         let hops = Self::hops(&mut running.neighbours, &running.image, &running.devices);
         for (index, target) in &mut running.image.targets {

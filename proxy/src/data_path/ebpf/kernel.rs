@@ -111,19 +111,19 @@ pub(super) fn set_local(maps: &Maps, old: &[Address], new: &[Address]) -> io::Re
 
 /// Notes which series each counter is, for the next process.
 pub(super) fn set_series(maps: &Maps, old: &MapImage, new: &MapImage) -> io::Result<()> {
-    for (index, series) in &new.counters {
-        if old.counters.get(index) != Some(series) {
-            maps.series.set(&series_hash(series), index)?;
-        }
-    }
-    for (index, series) in &old.counters {
-        if new.counters.get(index) != Some(series)
-            && !new.counters.values().any(|other| other == series)
-        {
-            maps.series.remove(&series_hash(series))?;
-        }
-    }
-    Ok(())
+    let fresh =
+        new.counters.iter().filter(|(index, series)| old.counters.get(index) != Some(series));
+    let (hashes, indices): (Vec<u64>, Vec<u32>) =
+        fresh.map(|(index, series)| (series_hash(series), *index)).unzip();
+    maps.series.set_all(&hashes, &indices)?;
+    let gone: Vec<u64> = old
+        .counters
+        .iter()
+        .filter(|(index, series)| new.counters.get(index) != Some(series))
+        .map(|(_, series)| series_hash(series))
+        .filter(|hash| !hashes.contains(hash))
+        .collect();
+    maps.series.remove_all(&gone)
 }
 
 /// A count for the outside.

@@ -72,6 +72,8 @@ impl<K: Eq + Hash + Clone> Runs<K> {
 pub struct Slots {
     classes: Runs<(Side, IpNet)>,
     targets: Runs<TargetId>,
+    /// Target index -> epoch.
+    epochs: HashMap<u32, u32>,
     /// What an earlier process has left: epoch -> index, series hash -> counter index.
     left: (HashMap<u32, u32>, HashMap<u64, u32>),
     lookup: Runs<Vec<u32>>,
@@ -84,6 +86,7 @@ impl Default for Slots {
         Self {
             classes: Runs::new(1),
             targets: Runs::new(1),
+            epochs: HashMap::new(),
             left: (HashMap::new(), HashMap::new()),
             lookup: Runs::new(0),
             counters: Runs::new(1),
@@ -237,8 +240,15 @@ impl Slots {
         image: &mut MapImage,
     ) -> u32 {
         let id: TargetId = (rule.from, rule.matches.clone(), backend);
-        let epoch = epoch(&id);
-        let index = self.targets.take_at(id, 1, self.left.0.remove(&epoch));
+        let (index, epoch) = if let Some((index, _)) = self.targets.held.get(&id).copied() {
+            self.targets.used.insert(id);
+            (index, self.epochs.get(&index).copied().unwrap_or_default())
+        } else {
+            let epoch = epoch(&id);
+            let index = self.targets.take_at(id, 1, self.left.0.remove(&epoch));
+            self.epochs.insert(index, epoch);
+            (index, epoch)
+        };
         let target = match backend {
             Some((ip, port)) => Target {
                 address: address(ip),
@@ -253,19 +263,24 @@ impl Slots {
         index
     }
 
+    /// The counter that an earlier process has left for a series.
+    fn left_counter(&mut self, series: &Series) -> Option<u32> {
+        if self.left.1.is_empty() { None } else { self.left.1.remove(&series_hash(series)) }
+    }
+
     /// The rule's counter: the index of its series, or of its first port's minus that port.
     fn counter(&mut self, rule: &Rule, image: &mut MapImage, flags: &mut u8) -> u32 {
         let ports = rule.matches.ports;
         let whole = Series::of(rule, None);
         if ports.is_any() || !rule.count_per_port {
-            let left = self.left.1.remove(&series_hash(&whole));
+            let left = self.left_counter(&whole);
             let index = self.counters.take_at(whole.clone(), 1, left);
             image.counters.insert(index, whole);
             return index;
         }
         *flags |= entry::PER_PORT;
         let one = |port| Series { port: Some(port), last_port: None, ..whole.clone() };
-        let left = self.left.1.remove(&series_hash(&one(ports.first())));
+        let left = self.left_counter(&one(ports.first()));
         let start = self.counters.take_at(whole.clone(), ports.count(), left);
         for port in ports.first()..=ports.last() {
             image.counters.insert(start + u32::from(port - ports.first()), one(port));
