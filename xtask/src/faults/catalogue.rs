@@ -1,0 +1,198 @@
+//! The mistakes: each was made in some real data path, or is what a test claims to look at.
+
+/// A mistake and where it goes.
+pub(super) struct Fault {
+    pub(super) name: &'static str,
+    /// What goes wrong, in one line.
+    pub(super) story: &'static str,
+    /// The file in `proxy-ebpf/src`.
+    pub(super) file: &'static str,
+    /// The right text, which must be there exactly once.
+    pub(super) find: &'static str,
+    /// The wrong text.
+    pub(super) replace: &'static str,
+}
+
+/// The integration tests that must find them.
+pub(super) const TESTS: [&str; 2] = ["packet", "differential"];
+
+const fn fault(
+    name: &'static str,
+    story: &'static str,
+    file: &'static str,
+    find: &'static str,
+    replace: &'static str,
+) -> Fault {
+    Fault { name, story, file, find, replace }
+}
+
+pub(super) const FAULTS: &[Fault] = &[
+    fault(
+        "sum-not-complemented",
+        "the old checksum enters the update without its complement",
+        "checksum.rs",
+        "!fold16((!old) as u64 + difference)",
+        "!fold16(old as u64 + difference)",
+    ),
+    fault(
+        "header-length-ignored",
+        "IPv4 options are taken for the transport header",
+        "parse.rs",
+        "u32::from(version_ihl & 0xf) * 4;",
+        "u32::from(version_ihl & 0xf).min(5) * 4;",
+    ),
+    fault(
+        "fragments-ignored",
+        "a later fragment's data is taken for ports",
+        "parse.rs",
+        "    if offset != 0 {",
+        "    if offset == 0x7fff {",
+    ),
+    fault(
+        "short-tcp-accepted",
+        "a TCP header cut short is carried",
+        "parse.rs",
+        "if data_offset >> 4 < 5 {",
+        "if data_offset >> 4 < 1 {",
+    ),
+    fault(
+        "length-unchecked",
+        "a total length beyond the packet's end is believed",
+        "parse.rs",
+        "|| h.ip_len < header
+        || h.ip_len + P::LINK as u32 > packet.len()",
+        "|| h.ip_len < header",
+    ),
+    fault(
+        "group-addresses-carried",
+        "Ethernet multicast is taken for ours",
+        "parse.rs",
+        "head.to_ne_bytes()[0] & 1 != 0 ||",
+        "head.to_ne_bytes()[0] & 1 > 1 ||",
+    ),
+    fault(
+        "ttl-kept",
+        "the time to live is not decremented on IPv4",
+        "carry.rs",
+        "u32::from_ne_bytes([ttl.wrapping_sub(1), protocol, sum_a, sum_b])",
+        "u32::from_ne_bytes([ttl, protocol, sum_a, sum_b])",
+    ),
+    fault(
+        "hop-limit-kept",
+        "the hop limit is not decremented on IPv6",
+        "carry.rs",
+        "u32::from_ne_bytes([a, b, hop_next, ttl.wrapping_sub(1)])",
+        "u32::from_ne_bytes([a, b, hop_next, ttl])",
+    ),
+    fault(
+        "last-hop-carried",
+        "a packet of a known flow leaves with a time to live of zero",
+        "carry.rs",
+        "if h.ttl <= 1 {",
+        "if h.ttl == 0 {",
+    ),
+    fault(
+        "port-at-sum",
+        "the TCP checksum is looked for two bytes too early",
+        "carry.rs",
+        "kind::TCP => l4 + 16,",
+        "kind::TCP => l4 + 14,",
+    ),
+    fault(
+        "half-an-address",
+        "only the last word of an IPv6 address enters the checksum",
+        "carry.rs",
+        "    if !v6 {
+        return last;
+    }
+    last + ",
+        "    if !v6 || old[3] != new[3] {
+        return last;
+    }
+    last + ",
+    ),
+    fault(
+        "dead-backend-served",
+        "a flow outlives its backend",
+        "carry.rs",
+        ".filter(|target| target.epoch == flow.epoch)",
+        ".filter(|target| target.epoch == flow.epoch || flow.epoch != 0)",
+    ),
+    fault(
+        "too-big-carried",
+        "a packet larger than the link is sent",
+        "carry.rs",
+        "if flow.mtu != 0 && h.ip_len > u32::from(flow.mtu)",
+        "if flow.mtu == 1 && h.ip_len > u32::from(flow.mtu)",
+    ),
+    fault(
+        "frames-counted",
+        "bytes are those of the Ethernet frame",
+        "carry.rs",
+        "count::carried(flow.counter, flow.flags, h.ip_len);",
+        "count::carried(flow.counter, flow.flags, h.ip_len + 14);",
+    ),
+    fault(
+        "replies-counted-as-requests",
+        "both directions count as one",
+        "count.rs",
+        "if flags & half::REPLY == 0 {",
+        "if flags & half::REPLY != 0xff {",
+    ),
+    fault(
+        "odd-mss-sum",
+        "an MSS option at an odd offset is summed as if at an even one",
+        "mss.rs",
+        "if (place - l4) & 1 == 0 {",
+        "if (place - l4) & 1 <= 1 {",
+    ),
+    fault(
+        "mss-raised",
+        "an MSS below the link's is raised to it",
+        "mss.rs",
+        "if u16::from_be_bytes(old) <= mss {",
+        "if u16::from_be_bytes(old) == mss {",
+    ),
+    fault(
+        "quote-port-kept",
+        "the packet that an ICMP error quotes keeps the translated ports",
+        "icmp.rs",
+        "if echo { [a, b, e, f] } else { [a, b, c, d] });",
+        "if echo { [a, b, e, f] } else { old.to_ne_bytes() });",
+    ),
+    fault(
+        "spoofed-source",
+        "a tailnet address is believed from the cluster side",
+        "create.rs",
+        "key.side == side::CLUSTER && policy::is_protected",
+        "key.side == 0xff && policy::is_protected",
+    ),
+    fault(
+        "answer-starts-flow",
+        "a SYN-ACK nobody asked for starts a flow",
+        "create.rs",
+        "flags & (flag::RST | flag::FIN) != 0 || flags & (flag::SYN | flag::ACK) == flag::SYN | flag::ACK",
+        "flags & (flag::RST | flag::FIN) != 0",
+    ),
+    fault(
+        "reserved-port-taken",
+        "a reserved port is used as source port",
+        "create.rs",
+        "|| is_reserved(port as u16)) {",
+        "|| is_reserved(port as u16) && search.count == 0) {",
+    ),
+    fault(
+        "ranges-missed",
+        "a port in a range is not found",
+        "policy.rs",
+        "class & CLASS_HAS_RANGES != 0",
+        "class == CLASS_HAS_RANGES",
+    ),
+    fault(
+        "sources-ignored",
+        "a rule for some sources serves all",
+        "policy.rs",
+        "if entry.source_group == 0 { entry }",
+        "if entry.source_group != u32::MAX { entry }",
+    ),
+];

@@ -1,0 +1,105 @@
+//! Which test target forms which tier. A target that is not here fails the run: no test is left out by oversight.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+/// A kind of test, from the cheapest to the dearest.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Tier {
+    /// Beside the code; examples in the documentation; the repository's own rules.
+    Unit,
+    /// What is generated, compared with files.
+    Golden,
+    /// Laws over random values.
+    Property,
+    /// The parsers on stored and mutated inputs.
+    Fuzz,
+    /// One packet at a time through the loaded programs.
+    Packet,
+    /// Random packets through the loaded programs and the model.
+    Differential,
+    /// Real traffic between network namespaces.
+    Namespace,
+    /// What every data path must do.
+    Laws,
+    /// What users ran into.
+    Cases,
+    /// The binary, started and stopped.
+    Process,
+    /// Planted faults that the tests must find.
+    Faults,
+}
+
+impl Tier {
+    pub(crate) fn all() -> Vec<Self> {
+        Self::value_variants().to_vec()
+    }
+
+    /// Whether the tests need root and a kernel that loads BPF programs.
+    pub(crate) fn needs_kernel(self) -> bool {
+        !matches!(self, Self::Unit | Self::Golden | Self::Property | Self::Fuzz)
+    }
+
+    /// The tier of an integration test, by its package and name; `None` is an error of the caller's.
+    pub(super) fn of(package: &str, name: &str) -> Option<Self> {
+        TARGETS
+            .iter()
+            .find(|target| target.package == package && target.name == name)
+            .map(|target| target.tier)
+    }
+
+    /// Whether an integration test also runs on the emulated kernels.
+    pub(super) fn runs_in_guest(package: &str, name: &str) -> bool {
+        TARGETS
+            .iter()
+            .any(|target| target.package == package && target.name == name && target.guest)
+    }
+
+    /// Entries whose target is gone; kept entries would hide a renamed test.
+    pub(super) fn stale(existing: &[(String, String)]) -> Vec<String> {
+        TARGETS
+            .iter()
+            .filter(|target| {
+                !existing
+                    .iter()
+                    .any(|(package, name)| target.package == package && target.name == name)
+            })
+            .map(|target| format!("{} {}", target.package, target.name))
+            .collect()
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_possible_value() {
+            Some(value) => formatter.write_str(value.get_name()),
+            None => Ok(()),
+        }
+    }
+}
+
+struct Target {
+    package: &'static str,
+    name: &'static str,
+    tier: Tier,
+    /// Whether what it tests depends on the kernel's version.
+    guest: bool,
+}
+
+const fn here(package: &'static str, name: &'static str, tier: Tier) -> Target {
+    Target { package, name, tier, guest: false }
+}
+
+const fn everywhere(package: &'static str, name: &'static str, tier: Tier) -> Target {
+    Target { package, name, tier, guest: true }
+}
+
+const TARGETS: &[Target] = &[
+    here("xtask", "tidy", Tier::Unit),
+    here("xtask", "tasks", Tier::Unit),
+    here("proxy-rules", "config", Tier::Golden),
+    here("proxy-testbed", "topology", Tier::Namespace),
+    everywhere("proxy", "ebpf", Tier::Namespace),
+    everywhere("proxy", "nftables", Tier::Namespace),
+];
