@@ -44,8 +44,10 @@ impl<'a> ProxyProcess<'a> {
         std::fs::write(&rules, config)?;
         let output = std::fs::File::create(&log)?;
         let child = command
-            .arg("--config")
+            .args(["run", "--config"])
             .arg(&rules)
+            .arg("--socket")
+            .arg(directory.path().join("socket"))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)

@@ -67,7 +67,8 @@ impl Topology {
         for (namespace, device, own) in
             [(&proxy, "tailscale0", &[PROXY_TAILNET][..]), (&tailnet, "tail0", &PEERS[..])]
         {
-            let mut lines = vec![format!("link set {device} mtu {TUN_MTU} up")];
+            // A queue that holds what the pump cannot take while another process has the processor.
+            let mut lines = vec![format!("link set {device} mtu {TUN_MTU} txqueuelen 4000 up")];
             for [v4, v6] in own {
                 lines.push(format!("address add {v4}/32 dev {device}"));
                 lines.push(format!("address add {v6}/128 dev {device} nodad"));
