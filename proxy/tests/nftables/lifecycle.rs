@@ -208,7 +208,10 @@ fn a_thousand_ports_install_and_change_in_no_time() {
         let took = start.elapsed();
         eprintln!("{what}: {took:?}");
         // Measured: 70 ms and less. The bound is for a machine that does much else; the benchmarks watch the rest.
-        assert!(took < std::time::Duration::from_secs(1), "{what}: {took:?}");
+        // An emulated machine's clock measures the emulation.
+        let emulated = std::env::var_os("SLUICE_EMULATED").is_some();
+        let limit = std::time::Duration::from_secs(if emulated { 30 } else { 1 });
+        assert!(took < limit, "{what}: {took:?}");
     }
 }
 

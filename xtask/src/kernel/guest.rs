@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What the tests and the data paths call.
-const TOOLS: [&str; 4] = ["ip", "nft", "conntrack", "ethtool"];
+const TOOLS: [&str; 5] = ["ip", "nft", "conntrack", "ethtool", "sysctl"];
 
 /// Modules by the start of their names; what they depend on comes along.
 const MODULES: [&str; 18] = [
@@ -183,13 +183,13 @@ impl Tree {
     }
 }
 
-/// The first process: mounts, loads modules, runs each test between two marks, powers off.
+/// The first process: mounts, says that time here means nothing (`SLUICE_EMULATED`), loads modules, runs each test between two marks, powers off.
 fn script(modules: &[String], binaries: &[&Binary]) -> String {
     let modules = modules.join(" ");
     let mut script = format!(
         "#!/bin/busybox sh
 /bin/busybox --install -s /busybox
-export PATH=/bin:/sbin:/busybox HOME=/root RUST_BACKTRACE=1
+export PATH=/bin:/sbin:/busybox HOME=/tmp RUST_BACKTRACE=1 SLUICE_EMULATED=1
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev

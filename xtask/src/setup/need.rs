@@ -79,6 +79,7 @@ pub(super) const NEEDS: &[Need] = &[
     package!("nftables", "nft", [Demo, Test, Bench], "the nftables data path"),
     package!("iproute2", "ip", [Demo, Test, Bench], "namespaces, links and routes"),
     package!("ethtool", "ethtool", [Demo, Test, Bench], "offloads of test devices"),
+    package!("procps", "sysctl", [Test], "settings of test namespaces"),
     package!("conntrack", "conntrack", [Test, Bench], "looks at the kernel's flows in tests"),
     package!("iperf3", "iperf3", [Bench], "TCP streams in benchmarks"),
     package!("iptables", "iptables", [Bench], "the rules that upstream uses, to compare with"),
