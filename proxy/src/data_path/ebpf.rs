@@ -27,6 +27,7 @@ mod kernel;
 pub mod load;
 pub mod maps;
 mod neigh;
+pub mod shadow;
 mod sys;
 
 pub use attach::{Attachment, XdpChoice};
