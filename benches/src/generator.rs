@@ -11,7 +11,7 @@ use aya::programs::{TestRun, TestRunAttrs, TestRunOptions};
 
 use crate::{
     affinity,
-    kernel::{Config, Kernel, Tally},
+    kernel::{Config, Kernel},
     rig::{Lane, Rig, SOURCES},
 };
 
@@ -111,7 +111,7 @@ impl Generator {
             }
             Ok((sent, elapsed))
         })?;
-        let after = settled(sink)?;
+        let after = sink.settled()?;
         ensure!(after.packets > before.packets, "lane {}: nothing arrived", lane.index);
         Ok(Round {
             sent,
@@ -143,19 +143,6 @@ impl Limit {
             Self::Packets(packets) => packets.saturating_sub(sent),
         };
         (frames > 0).then(|| u32::try_from(frames).unwrap_or(u32::MAX))
-    }
-}
-
-/// The tally once it has stopped growing.
-fn settled(sink: &Kernel) -> Result<Tally> {
-    let mut last = sink.tally()?;
-    loop {
-        affinity::pause(Duration::from_millis(2));
-        let now = sink.tally()?;
-        if now == last {
-            return Ok(now);
-        }
-        last = now;
     }
 }
 

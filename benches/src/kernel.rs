@@ -1,5 +1,7 @@
 //! The user side of the benchmark's own kernel programs (`benches/ebpf`).
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader, Pod,
@@ -7,7 +9,7 @@ use aya::{
     programs::{SchedClassifier, TcAttachType, Xdp, XdpMode},
 };
 
-use crate::netns::Netns;
+use crate::{affinity, netns::Netns};
 
 /// Aligned as the ELF parser expects.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/benches-ebpf.o"));
@@ -97,5 +99,18 @@ impl Kernel {
         let slots = PerCpuArray::<_, u64>::try_from(map)?;
         let sum = |slot| anyhow::Ok(slots.get(&slot, 0)?.iter().sum());
         Ok(Tally { packets: sum(0)?, bytes: sum(1)?, wrong: sum(2)? })
+    }
+
+    /// The counters once they have stopped growing.
+    pub fn settled(&self) -> Result<Tally> {
+        let mut last = self.tally()?;
+        loop {
+            affinity::pause(Duration::from_millis(2));
+            let now = self.tally()?;
+            if now == last {
+                return Ok(now);
+            }
+            last = now;
+        }
     }
 }

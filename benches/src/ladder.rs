@@ -1,10 +1,7 @@
 //! The ladder: every rung measured in turn, round after round.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use proxy_rules::Protocol;
-use serde::Serialize;
 
 use crate::{
     generator::{self, Generator, Limit, Round, Workload},
@@ -13,25 +10,8 @@ use crate::{
     progress::Progress,
     rig::{Entry, Rig},
     rung::{Fitting, Rung},
+    series::{Measure, Series},
 };
-
-/// One rung with one workload.
-#[derive(Clone, Debug, Serialize)]
-pub struct Series {
-    pub rung: Rung,
-    pub flows: u32,
-    pub ports: u16,
-    /// Nanoseconds a packet, one number a round.
-    pub nanoseconds: Vec<f64>,
-    /// Packets sent, and of these lost, over all rounds.
-    pub sent: u64,
-    pub lost: u64,
-    /// Frames that arrived with a wrong header or checksum, of those that were looked at.
-    pub wrong: u64,
-    pub verified: u64,
-    /// Packets that the path's own counters saw, beside `sent`; ours only.
-    pub counted: Option<u64>,
-}
 
 /// One rig: the same published ports and flow table for every rung.
 #[derive(Clone, Debug)]
@@ -75,7 +55,7 @@ pub fn measure(
     plan: &Plan,
     bar: &Progress,
 ) -> Result<Vec<Series>> {
-    let rig = Rig::new(rungs.len(), Entry::Ethernet)?;
+    let rig = Rig::new(rungs.len(), Entry::Frames)?;
     let mut generator = Generator::new()?;
     let mut stands = Vec::new();
     for (&rung, lane) in rungs.iter().zip(&rig.lanes) {
@@ -127,17 +107,9 @@ fn measure_workload(
         bar.say(&format!("{}, {} flows: warming up", stand.rung.label(), workload.flows));
         let round = generator.run(rig, lane, path, workload, limit, stand.sink()?)?;
         stand.sink_mut()?.configure(generator::counting())?;
-        let mut series = Series {
-            rung: stand.rung,
-            flows: workload.flows,
-            ports: workload.ports,
-            nanoseconds: Vec::new(),
-            sent: 0,
-            lost: 0,
-            wrong: round.wrong,
-            verified: if looked_at { round.received } else { 0 },
-            counted: None,
-        };
+        let mut series = Series::new(Measure::Packet, stand.rung, workload.flows, workload.ports);
+        series.wrong = round.wrong;
+        series.verified = if looked_at { round.received } else { 0 };
         add(&mut series, &round);
         all.push(series);
     }
@@ -153,7 +125,7 @@ fn measure_workload(
             let limit = Limit::Time(plan.round);
             let round =
                 generator.run(rig, lane, stand.rung.path(), workload, limit, stand.sink()?)?;
-            series.nanoseconds.push(round.nanoseconds());
+            series.values.push(round.nanoseconds());
             add(series, &round);
             bar.step();
         }
@@ -169,13 +141,7 @@ fn add(series: &mut Series, round: &Round) {
     series.lost += round.sent.saturating_sub(round.received);
 }
 
-/// How long a setting takes, in rounds.
-pub fn rounds(setting: &Setting, rungs: usize, plan: &Plan) -> u64 {
-    (setting.flows.len() * rungs) as u64 * u64::from(plan.rounds)
-}
-
-/// The time of one round, for callers that plan.
-pub fn total(settings: &[Setting], rungs: usize, plan: &Plan) -> Duration {
-    let rounds: u64 = settings.iter().map(|setting| rounds(setting, rungs, plan)).sum();
-    plan.round * u32::try_from(rounds).unwrap_or(u32::MAX)
+/// How many series a setting gives.
+pub fn series(setting: &Setting, rungs: usize) -> usize {
+    setting.flows.len() * rungs
 }

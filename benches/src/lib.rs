@@ -6,16 +6,27 @@
 )]
 
 pub mod affinity;
+pub mod apply;
 pub mod ebpf;
 pub mod generator;
+pub mod goals;
 pub mod kernel;
 pub mod ladder;
+pub mod limits;
+pub mod machine;
 pub mod netns;
 pub mod offload;
 pub mod ours;
+pub mod pairs;
 pub mod plan;
+pub mod plot;
 pub mod progress;
+pub mod report;
 pub mod rig;
 pub mod rival;
 pub mod rung;
+pub mod series;
 pub mod stats;
+pub mod table;
+pub mod tcp;
+pub mod tun;

@@ -32,8 +32,10 @@ pub struct Lane {
 /// What sends on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// The sender's veth.
-    Ethernet,
+    /// Frames that a program makes on the sender's veth.
+    Frames,
+    /// The sender's veth, and sockets.
+    Sockets,
     /// A writer that owns the TUN device `tn0`, as a tunnel's process does.
     Tun,
 }
@@ -44,8 +46,14 @@ impl Rig {
         let mut rig = Self { sender: Netns::new()?, receiver: Netns::new()?, lanes: Vec::new() };
         for index in 0..lanes {
             let lane = Lane { index: u8::try_from(index)?, router: Netns::new()? };
-            if entry == Entry::Ethernet {
-                lane.connect_sender(&rig.sender)?;
+            match entry {
+                Entry::Frames => {
+                    lane.connect_sender(&rig.sender)?;
+                    // Without a program of its own a veth takes redirected frames only with GRO on.
+                    lane.router.run(|| offload::set_gro("tn0", true))?;
+                }
+                Entry::Sockets => lane.connect_sender(&rig.sender)?,
+                Entry::Tun => {}
             }
             lane.connect_receiver(&rig.receiver)?;
             rig.lanes.push(lane);
@@ -126,9 +134,7 @@ impl Lane {
         for number in 0..CLIENTS {
             writeln!(commands, "addr add {}/32 dev {device}", self.client(number))?;
         }
-        sender.ip(&commands)?;
-        // Without a program of its own a veth takes redirected frames only with GRO on.
-        self.router.run(|| offload::set_gro("tn0", true))
+        sender.ip(&commands)
     }
 
     fn connect_receiver(&self, receiver: &Netns) -> Result<()> {

@@ -1,0 +1,55 @@
+//! The flow table driven past its capacity: nothing may be left with one half.
+
+use anyhow::{Context, Result};
+use aya::maps::{HashMap, Map, MapData, loaded_maps};
+use proxy_ebpf_common::{FlowHalf, FlowKey, name};
+use proxy_rules::Protocol;
+
+use crate::{
+    generator::{self, Generator, Limit, Workload},
+    kernel::Kernel,
+    rig::{Entry, Rig},
+    rung::Rung,
+};
+
+const CAPACITY: u32 = 1 << 14;
+
+/// What is in the table afterwards.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub halves: usize,
+    pub without_pair: usize,
+}
+
+/// Sends twice as many flows as fit, then looks at every half.
+pub fn overfill() -> Result<Found> {
+    let rig = Rig::new(1, Entry::Frames)?;
+    let lane = rig.lanes.first().context("a rig without lanes")?;
+    let rung = Rung::SluiceTc;
+    let _fitting = rung.install(lane, Protocol::Udp, 1, CAPACITY)?;
+    let mut sink = Kernel::load()?;
+    sink.configure(generator::counting())?;
+    sink.attach_xdp("bench_sink", &rig.receiver, &lane.receiver_device())?;
+    let workload = Workload { flows: 2 * CAPACITY, ports: 1 };
+    let limit = Limit::Packets(8 * u64::from(CAPACITY));
+    Generator::new()?.run(&rig, lane, rung.path(), workload, limit, &sink)?;
+
+    let flows = newest_flow_table()?;
+    let halves = flows.iter().collect::<Result<Vec<(FlowKey, FlowHalf)>, _>>()?;
+    let without_pair =
+        halves.iter().filter(|(key, half)| flows.get(&half.pair_key(key), 0).is_err()).count();
+    Ok(Found { halves: halves.len(), without_pair })
+}
+
+/// The flow table that was made last: the lane's own, as no other path is in force now.
+fn newest_flow_table() -> Result<HashMap<MapData, FlowKey, FlowHalf>> {
+    let mut newest = None;
+    for map in loaded_maps() {
+        let map = map?;
+        if map.name_as_str() == Some(name::FLOWS) {
+            newest = newest.max(Some(map.id()));
+        }
+    }
+    let id = newest.context("no flow table is loaded")?;
+    Ok(HashMap::try_from(Map::HashMap(MapData::from_id(id)?))?)
+}
