@@ -102,4 +102,6 @@ const TARGETS: &[Target] = &[
     here("proxy-testbed", "topology", Tier::Namespace),
     everywhere("proxy", "ebpf", Tier::Namespace),
     everywhere("proxy", "nftables", Tier::Namespace),
+    everywhere("proxy", "laws", Tier::Laws),
+    here("proxy", "cases", Tier::Cases),
 ];
