@@ -163,6 +163,11 @@ pub trait DataPath: Send {
         Ok(())
     }
 
+    /// What of the table in force is carried differently here than the rules say, one sentence each, for the status.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Regular work: ageing, neighbours, idle sessions. Called about once a second.
     fn maintain(&mut self) -> Result<(), ApplyError> {
         Ok(())
