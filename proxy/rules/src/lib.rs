@@ -9,6 +9,8 @@ pub mod address;
 pub mod config;
 pub mod flow;
 pub mod maglev;
+pub mod model;
+pub mod packet;
 pub mod rule;
 pub mod snapshot;
 pub mod table;

@@ -51,3 +51,74 @@ impl Backends {
         table
     }
 }
+
+/// The slot of a table with this many slots that a hash leads to; 0 for an empty table.
+pub const fn slot(hash: u32, slots: usize) -> usize {
+    ((hash as u64 * slots as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Affinity, Backend};
+
+    fn backends(weights: &[(u32, u16)]) -> Backends {
+        let backend = |(host, weight): &(u32, u16)| Backend {
+            address: Ipv4Addr::from(0xc000_0200 + host).into(),
+            port: Some(80),
+            weight: *weight,
+            state: BackendState::Ready,
+        };
+        Backends { list: weights.iter().map(backend).collect(), affinity: Affinity::Flow }
+    }
+
+    #[test]
+    fn few_backends_need_no_table() {
+        assert!(backends(&[]).lookup_table().is_empty());
+        assert_eq!(backends(&[(1, 5)]).lookup_table(), [0]);
+        let mut two = backends(&[(1, 1), (2, 1)]);
+        two.list[0].state = BackendState::Draining;
+        assert_eq!(two.lookup_table(), [1]);
+    }
+
+    #[test]
+    fn shares_follow_weights() {
+        let table = backends(&[(1, 1), (2, 3), (3, 100)]).lookup_table();
+        assert_eq!(table.len(), 509);
+        let share = |index| table.iter().filter(|slot| **slot == index).count();
+        assert!((4..=6).contains(&share(0)), "{}", share(0));
+        assert!((14..=16).contains(&share(1)), "{}", share(1));
+    }
+
+    #[test]
+    fn a_hash_leads_to_a_slot_of_the_table() {
+        assert_eq!((slot(u32::MAX, 251), slot(0, 251), slot(9, 0)), (250, 0, 0));
+    }
+
+    #[test]
+    fn the_largest_service_is_built_quickly() {
+        let many: Vec<_> = (0..1024).map(|host| (host, 1)).collect();
+        assert_eq!(backends(&many).lookup_table().len(), 65521);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn removing_a_backend_moves_few_other_slots(count in 3_u32..20, gone in 0_u32..20) {
+            let gone = gone % count;
+            let before: Vec<_> = (0..count).map(|host| (host, 1)).collect();
+            let after: Vec<_> = before.iter().copied().filter(|(host, _)| *host != gone).collect();
+            let (old, new) = (backends(&before).lookup_table(), backends(&after).lookup_table());
+            prop_assume!(old.len() == new.len()); // another size is another table
+            let others = old.iter().zip(&new).filter(|(old, _)| **old != gone);
+            let moved = others.clone().filter(|(old, new)| before[**old as usize] != after[**new as usize]);
+            let (moved, all) = (moved.count(), others.count());
+            prop_assert!(moved * 4 < all, "{} of {} moved", moved, all);
+        }
+    }
+}
