@@ -14,3 +14,13 @@ macro_rules! kernel_or_skip {
 
 #[path = "packet/budget.rs"]
 mod budget;
+#[path = "packet/error.rs"]
+mod error;
+#[path = "packet/fragment.rs"]
+mod fragment;
+#[path = "packet/refuse.rs"]
+mod refuse;
+#[path = "packet/support.rs"]
+mod support;
+#[path = "packet/translate.rs"]
+mod translate;

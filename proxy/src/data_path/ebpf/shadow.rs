@@ -4,7 +4,10 @@
 //! The kernel lets such packets arrive on the loopback device of the current namespace, so the link that a packet comes
 //! from is put there first; the links that packets leave by have indices that no device has, and nothing is sent.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult};
 use proxy_ebpf_common::{DropReason, Link, link, name, stance};
@@ -59,6 +62,8 @@ pub struct Shadow {
     slots: Slots,
     stance: Stance,
     arriving: Option<Link>,
+    /// Counts of series that the maps no longer hold.
+    base: Snapshot,
     cpus: usize,
 }
 
@@ -90,6 +95,7 @@ impl Shadow {
             slots: Slots::default(),
             stance: Stance::All,
             arriving: None,
+            base: Snapshot::default(),
             cpus: aya::util::nr_cpus().unwrap_or(1),
         };
         shadow.apply(table)?;
@@ -115,11 +121,26 @@ impl Shadow {
                 .map(|side| way_out(side).filter(|_| has(side)).unwrap_or(0));
         image.globals.flags |= super::csum_flag();
         image.globals.stance = number(self.stance);
+        self.retire(&image).map_err(|error| ApplyError::step("reading counters", error))?;
         install::install(&self.object.maps, &self.image, &image)
             .and_then(|()| self.object.maps.globals.set(&0, &image.globals))
             .map_err(|error| ApplyError::step("writing the rule maps", error))?;
         self.slots = slots;
         self.image = image;
+        Ok(())
+    }
+
+    /// Keeps the counts of series whose index another one may be given.
+    fn retire(&mut self, image: &MapImage) -> io::Result<()> {
+        let counters = &self.object.maps.counters;
+        for (index, series) in &self.image.counters {
+            if image.counters.get(index) != Some(series) {
+                let count = maps::counter(counters, *index, self.cpus)?;
+                maps::clear(counters, *index, self.cpus)?;
+                let sum = self.base.series.entry(series.clone()).or_default();
+                *sum = sum.plus(kernel::count(count));
+            }
+        }
         Ok(())
     }
 
@@ -183,10 +204,11 @@ impl Shadow {
         let maps = &self.object.maps;
         let failed = |error| counter_error("reading counters", error);
         let counts = kernel::all_counters(&maps.counters, self.cpus).map_err(failed)?;
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = self.base.clone();
         for (index, series) in &self.image.counters {
             let count = counts.get(*index as usize).copied().unwrap_or_default();
-            snapshot.series.insert(series.clone(), kernel::count(count));
+            let sum = snapshot.series.entry(series.clone()).or_default();
+            *sum = sum.plus(kernel::count(count));
         }
         for reason in DropReason::ALL {
             let packets = maps::number(&maps.drops, *reason as u32, self.cpus).map_err(failed)?;
