@@ -4,6 +4,8 @@ use proxy_rules::{Flow, RuleTable, Snapshot};
 
 pub mod ebpf;
 pub mod nftables;
+pub mod select;
+pub mod switch;
 pub mod userspace;
 
 /// The data paths, in order of preference.

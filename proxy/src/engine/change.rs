@@ -1,0 +1,172 @@
+//! From the configuration wanted to the path and table in force.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use proxy_rules::RuleTable;
+
+use super::{Applied, Draining, Worker};
+use crate::data_path::{
+    ApplyError, DataPath, Kind,
+    select::{self, Refusal},
+    switch,
+};
+
+/// How long a path may keep flows after a switch.
+const DRAIN: Duration = Duration::from_secs(3600);
+
+/// How a path took a table.
+enum Outcome {
+    InForce,
+    Refused(ApplyError),
+    /// A switch to it failed and the old path is in force.
+    Failed(switch::SwitchError),
+}
+
+impl Worker {
+    /// Tries the wanted paths in order until one carries the latest table.
+    pub(super) fn put_in_force(&mut self) -> Applied {
+        let Some(config) = self.config.take() else {
+            return Err("there is no configuration yet".into());
+        };
+        let started = Instant::now();
+        let options = &config.options;
+        if self.factory.configure(options.xdp, options.bpffs.clone()) && self.current.is_some() {
+            tracing::info!("other XDP or bpffs settings are used when a path is next installed");
+        }
+        self.config = Some(config.clone());
+        let wanted = self.order();
+        let mut refusals = Vec::new();
+        let mut in_force = false;
+        for kind in &wanted {
+            match self.attempt(*kind, &config.table) {
+                Outcome::InForce => {
+                    in_force = true;
+                    break;
+                }
+                Outcome::Refused(error) => refusals.push(Refusal::new(*kind, &error)),
+                Outcome::Failed(error) => refusals.push(Refusal {
+                    kind: *kind,
+                    reason: "switch",
+                    message: failure(&error),
+                }),
+            }
+        }
+        self.retry_at = Instant::now() + self.retry_after;
+        self.conclude(in_force, wanted, refusals, config.table);
+        match &self.state.error {
+            None => Ok(started.elapsed()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// Logs what is new, and tells everyone.
+    fn conclude(
+        &mut self,
+        in_force: bool,
+        wanted: Vec<Kind>,
+        refusals: Vec<Refusal>,
+        table: RuleTable,
+    ) {
+        for refusal in refusals.iter().filter(|refusal| !self.state.refusals.contains(refusal)) {
+            let (kind, reason) = (refusal.kind, refusal.reason);
+            tracing::warn!(data_path = %kind, reason, "refused: {}", refusal.message);
+        }
+        if in_force {
+            let kind = self.current.as_ref().map(|path| path.kind());
+            let before = self.state.table.as_ref().map(|table| table.generation());
+            if self.state.kind != kind || before != Some(table.generation()) {
+                let kind = kind.map_or("none", Kind::label);
+                let (generation, rules) = (table.generation(), table.rules().len());
+                tracing::info!(data_path = kind, table.generation = generation, rules, "in force");
+            }
+            self.state.table = Some(Arc::new(table));
+            self.state.error = None;
+        } else {
+            let reasons: Vec<_> =
+                refusals.iter().map(|r| format!("{}: {}", r.kind, r.message)).collect();
+            let error = format!("no data path can carry it: {}", reasons.join("; "));
+            if self.state.error.as_ref() != Some(&error) {
+                tracing::error!(table.generation = table.generation(), "not in force: {error}");
+            }
+            self.state.error = Some(error);
+        }
+        self.state.forced = self.forced.is_some();
+        self.state.wanted = wanted;
+        self.state.refusals = refusals;
+        self.publish();
+    }
+
+    /// Makes one kind carry the table, moving flows if another does now.
+    fn attempt(&mut self, kind: Kind, table: &RuleTable) -> Outcome {
+        let Some(mut old) = self.current.take() else {
+            return match self.install(kind, table) {
+                Ok(path) => {
+                    self.current = Some(path);
+                    Outcome::InForce
+                }
+                Err(error) => Outcome::Refused(error),
+            };
+        };
+        if old.kind() == kind {
+            let outcome = old.apply(table);
+            self.current = Some(old);
+            return outcome.map_or_else(Outcome::Refused, |()| Outcome::InForce);
+        }
+        // After a success, `old` is the new path.
+        let outcome = self.replace(&mut old, kind, table);
+        self.current = Some(old);
+        outcome
+    }
+
+    fn install(&self, kind: Kind, table: &RuleTable) -> Result<Box<dyn DataPath>, ApplyError> {
+        let mut path = select::candidate(self.factory.as_ref(), kind, table)?;
+        path.apply(table)?;
+        Ok(path)
+    }
+
+    /// Switches; on success the new path takes the place of the one before, which is retired or draining.
+    fn replace(&mut self, old: &mut Box<dyn DataPath>, kind: Kind, table: &RuleTable) -> Outcome {
+        let mut new = match select::candidate(self.factory.as_ref(), kind, table) {
+            Ok(new) => new,
+            Err(error) => return Outcome::Refused(error),
+        };
+        match switch::switch(old.as_mut(), new.as_mut(), table) {
+            Ok(moved) => {
+                let (from, to) = (old.kind(), new.kind());
+                let (flows, adopted) = (moved.flows, moved.adopted);
+                tracing::info!(%from, %to, flows, adopted, "switched data paths");
+                let old = std::mem::replace(old, new);
+                match moved.last {
+                    Some(last) => self.base = std::mem::take(&mut self.base).plus(&last),
+                    None => {
+                        self.draining.push(Draining { path: old, until: Instant::now() + DRAIN })
+                    }
+                }
+                self.state.switches += 1;
+            }
+            Err(error) => return Outcome::Failed(error),
+        }
+        Outcome::InForce
+    }
+
+    /// Removes a path and keeps its counts.
+    pub(super) fn retire(&mut self, path: &mut dyn DataPath) {
+        match switch::retire(path) {
+            Ok(last) => self.base = std::mem::take(&mut self.base).plus(&last),
+            Err((step, error)) => {
+                tracing::warn!(data_path = %path.kind(), step, error = select::chain(&error));
+            }
+        }
+    }
+}
+
+fn failure(error: &switch::SwitchError) -> String {
+    let text = select::chain(error);
+    match &error.undo {
+        Some(undo) => format!("{text}; going back failed too: {}", select::chain(undo)),
+        None => text,
+    }
+}
