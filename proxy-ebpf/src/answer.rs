@@ -204,12 +204,10 @@ fn error(skb: *mut __sk_buff, h: &Headers, link: u32, kind: u8, code: u8, rest: 
     // SAFETY: per-CPU, and no other program runs on this CPU before this one ends.
     let quoted = unsafe { &mut (*scratch).quoted };
     *quoted = [0; MAX_QUOTE as usize / 4];
-    // Opaque, so that the verifier sees the bounds that the compiler has already proved and would leave out.
-    let len = core::hint::black_box(quote) & (MAX_QUOTE - 1);
-    if len == 0 {
-        return 0;
-    }
-    // SAFETY: `len` is below the size of `quoted`; the helper checks the packet's bounds.
+    // Opaque, so that the compiler leaves the arithmetic in by which the verifier sees that `len` is 1 to 128. A check for
+    // zero would not do: before 6.8 the verifier learns nothing from `!=`.
+    let len = (core::hint::black_box(quote).wrapping_sub(1) & (MAX_QUOTE - 1)) + 1;
+    // SAFETY: `len` is at most the size of `quoted`; the helper checks the packet's bounds.
     let loaded = unsafe {
         bpf_skb_load_bytes(skb.cast_const().cast(), link, quoted.as_mut_ptr().cast(), len) == 0
             && bpf_skb_adjust_room(skb, (ip + 8) as i32, BPF_ADJ_ROOM_MAC, 0) == 0

@@ -13,7 +13,7 @@ use std::{
 };
 
 use proxy_ebpf_common::{DropReason, Globals, Target, stance, target};
-use proxy_rules::{Action, Count, Flow, Rule, RuleTable, Series, Snapshot};
+use proxy_rules::{Action, Count, Flow, RuleTable, Series, Snapshot};
 
 use crate::data_path::{ApplyError, CounterError, DataPath, Kind, Stance, Unsupported};
 
@@ -27,6 +27,7 @@ mod kernel;
 pub mod load;
 pub mod maps;
 mod neigh;
+mod place;
 pub mod shadow;
 mod sys;
 
@@ -98,11 +99,6 @@ impl EbpfPath {
     /// How each device is attended to.
     pub fn attachments(&self) -> &[Attachment] {
         self.running.as_ref().map_or(&[], |running| &running.attachments.report)
-    }
-
-    /// What was asked for and could not be had.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
     }
 
     /// Removes what an earlier process has left for these devices.
@@ -431,6 +427,13 @@ impl DataPath for EbpfPath {
             .map_err(|error| ApplyError::step("writing the stance", error))
     }
 
+    fn notes(&self) -> Vec<String> {
+        let refused = self.attachments().iter().flat_map(|attachment| {
+            attachment.notes.iter().map(move |note| format!("{}: {note}", attachment.device))
+        });
+        self.notes.iter().cloned().chain(refused).collect()
+    }
+
     fn maintain(&mut self) -> Result<(), ApplyError> {
         let Some(mut running) = self.running.take() else { return Ok(()) };
         let result = self.keep_up(&mut running);
@@ -476,55 +479,6 @@ impl EbpfPath {
         running.hops = hops;
         Ok(())
     }
-}
-
-impl Running {
-    /// Where a flow from another data path belongs: the rule that matches it, and the target that it goes to.
-    fn place(&self, flow: &Flow) -> Option<flows::Place> {
-        let rule = self.table.rules().iter().find(|rule| matches(rule, flow))?;
-        let slot = self.slots.find(rule, flow.backend)?;
-        let to = image::side(match &rule.action {
-            Action::Forward { to, .. } => *to,
-            _ => rule.from.other(),
-        });
-        let way = |side: u8, backend: Option<IpAddr>| {
-            let known = backend.and_then(|ip| self.hops.get(&ip)).copied();
-            let default = self.devices.iter().find(|device| device.link.side == side)?;
-            let device = known
-                .and_then(|hop| self.devices.iter().find(|device| device.ifindex == hop.ifindex))
-                .unwrap_or(default);
-            let fresh_until = if device.l3 { proxy_ebpf_common::Hop::NO_HEADER } else { 0 };
-            let unknown = proxy_ebpf_common::Hop {
-                ifindex: device.ifindex,
-                fresh_until,
-                ..Default::default()
-            };
-            Some((known.unwrap_or(unknown), device.link.mtu))
-        };
-        let (forth, out) = way(to, Some(flow.backend.ip()))?;
-        let (back, home) = way(image::side(flow.from), None)?;
-        let target = self.image.targets.get(&slot)?;
-        let counter = self.slots.counter_of(rule, flow.frontend.port())?;
-        Some(flows::Place {
-            target: slot,
-            epoch: target.epoch,
-            counter,
-            to,
-            hops: [forth, back],
-            mtus: [out, home],
-        })
-    }
-}
-
-fn matches(rule: &Rule, flow: &Flow) -> bool {
-    let m = &rule.matches;
-    rule.from == flow.from
-        && m.dst.contains(&flow.frontend.ip())
-        && m.protocol.is_none_or(|protocol| protocol == flow.protocol)
-        && (m.ports.is_any() || m.ports.contains(flow.frontend.port()))
-        && (m.src.is_empty() || m.src.iter().any(|src| src.contains(&flow.client.ip())))
-        && matches!(rule.action, Action::Dnat { .. } | Action::Forward { .. })
-        && flow.frontend.ip().is_ipv4() == m.dst.addr().is_ipv4()
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::{
     ApplyError, DataPath, Kind, Unsupported,
     ebpf::{EbpfOptions, EbpfPath, XdpChoice},
     nftables::NftPath,
+    userspace::UserspacePath,
 };
 
 /// Why a path was not chosen.
@@ -106,9 +107,10 @@ impl Factory for Real {
                 Box::new(EbpfPath::new(EbpfOptions { bpffs, xdp }))
             }
             Kind::Nftables => Box::new(NftPath::new()),
-            Kind::Userspace => {
-                return Err(ApplyError::step("starting it", "this build has no user-space path"));
-            }
+            Kind::Userspace => Box::new(
+                UserspacePath::new()
+                    .map_err(|error| ApplyError::step("starting its runtime", error))?,
+            ),
         })
     }
 

@@ -95,7 +95,7 @@ fn a_slow_reader_stops_the_sender_and_loses_nothing() {
         }
         assert!(sent < LIMIT, "nobody reads, and yet {sent} bytes were taken");
     };
-    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
     client.shutdown(Shutdown::Write).unwrap();
     let mut received = Vec::new();
     backend.read_to_end(&mut received).unwrap();
