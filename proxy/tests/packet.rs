@@ -14,10 +14,16 @@ macro_rules! kernel_or_skip {
 
 #[path = "packet/budget.rs"]
 mod budget;
+#[path = "packet/differential.rs"]
+mod differential;
 #[path = "packet/error.rs"]
 mod error;
+#[path = "packet/flow.rs"]
+mod flow;
 #[path = "packet/fragment.rs"]
 mod fragment;
+#[path = "packet/random.rs"]
+mod random;
 #[path = "packet/refuse.rs"]
 mod refuse;
 #[path = "packet/support.rs"]

@@ -7,6 +7,9 @@ use crate::{
     packet::{Fragment, Headers, ICMPV6, Kind, bytes, checksum, flag, octets},
 };
 
+/// The longest packet that is quoted, in bytes.
+const LONGEST_QUOTE: usize = 116;
+
 /// The answer to a dropped packet, if one may be sent: never to a reset, an ICMP error, a later fragment, or a source
 /// that is not one host.
 pub(super) fn answer(h: &Headers, packet: &[u8], reason: DropReason, mtu: u16) -> Option<Vec<u8>> {
@@ -29,7 +32,8 @@ pub(super) fn answer(h: &Headers, packet: &[u8], reason: DropReason, mtu: u16) -
             _ => (3, 3, [0; 4]),
         },
     };
-    let quote = packet.get(..h.l4 + 8)?;
+    // What the kernel programs can hold; only chains of IPv6 extension headers reach it.
+    let quote = packet.get(..h.l4 + 8).filter(|quote| quote.len() <= LONGEST_QUOTE)?;
     let message = [&[kind, code, 0, 0], rest.as_slice(), quote].concat();
     let protocol = if h.is_ipv6() { ICMPV6 } else { 1 };
     Some(ip(h, protocol, Kind::Error, message))

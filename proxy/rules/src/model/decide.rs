@@ -134,7 +134,8 @@ impl Model {
             Kind::Tcp(flags) => !place.is_reply && flags & (flag::SYN | flag::ACK) == flag::SYN,
             _ => false,
         };
-        let is_tcp = entry.original.protocol == Protocol::Tcp;
+        // A later fragment shows no segment: like a datagram, it is decided on anew and finds itself alone.
+        let is_tcp = matches!(step.headers.kind, Kind::Tcp(_));
         if is_alive {
             return Ok(opens && entry.is_over());
         }

@@ -21,6 +21,10 @@ impl Model {
         let begin = h.l4 + 8;
         let inner = step.packet.get(begin..h.len).unwrap_or_default();
         let quote = quote(inner, h.is_ipv6(), step.side).ok_or(Stop::Pass)?;
+        // The error must come back to where the quoted packet came from.
+        if quote.tuple.src.ip() != h.dst {
+            return Err(Stop::Pass);
+        }
         // The quote went the other way.
         let key = Tuple { src: quote.tuple.dst, dst: quote.tuple.src, ..quote.tuple };
         let place = self.flows.find(&key).ok_or(Stop::Pass)?;
