@@ -1,7 +1,7 @@
 //! TCP connections.
 
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{Ipv6Addr, Shutdown, TcpStream},
     thread,
     time::Duration,

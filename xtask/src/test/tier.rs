@@ -104,4 +104,7 @@ const TARGETS: &[Target] = &[
     everywhere("proxy", "nftables", Tier::Namespace),
     everywhere("proxy", "laws", Tier::Laws),
     here("proxy", "cases", Tier::Cases),
+    here("proxy", "userspace", Tier::Namespace),
+    everywhere("proxy", "packet", Tier::Packet),
+    here("proxy-rules", "model", Tier::Property),
 ];
