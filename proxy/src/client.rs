@@ -36,19 +36,16 @@ impl Client {
 
     /// Reads a JSON document.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let body = match self.address {
-            Some(address) => {
-                let stream = TcpStream::connect(address)
-                    .await
-                    .with_context(|| format!("no proxy answers at {address}"))?;
-                request(stream, path).await?
-            }
-            None => {
-                let stream = UnixStream::connect(&self.socket).await.with_context(|| {
-                    format!("no proxy answers at {}: use --socket", self.socket.display())
-                })?;
-                request(stream, path).await?
-            }
+        let body = if let Some(address) = self.address {
+            let stream = TcpStream::connect(address)
+                .await
+                .with_context(|| format!("no proxy answers at {address}"))?;
+            request(stream, path).await?
+        } else {
+            let stream = UnixStream::connect(&self.socket).await.with_context(|| {
+                format!("no proxy answers at {}: use --socket", self.socket.display())
+            })?;
+            request(stream, path).await?
         };
         serde_json::from_slice(&body).with_context(|| format!("reading the answer to {path}"))
     }

@@ -1,7 +1,7 @@
 //! The kernel's connection table over ctnetlink: dump, create with NAT, delete.
 //!
 //! Types and encoding come from `netlink-packet-netfilter`; what it lacks (the NAT attributes, ICMP's part of a tuple)
-//! is built of its generic attributes in [`message`], after include/uapi/linux/netfilter/nfnetlink_conntrack.h.
+//! is built of its generic attributes in `message`, after include/uapi/linux/netfilter/nfnetlink_conntrack.h.
 //! Everything happens in the network namespace of the calling thread.
 
 use std::{io, net::SocketAddr, time::Duration};

@@ -22,7 +22,7 @@ mod change;
 /// How often paths do their regular work.
 const TICK: Duration = Duration::from_secs(1);
 /// How long until a better path is tried again, at first and at most.
-const RETRY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+const RETRY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_mins(5));
 
 /// What is in force, for status and metrics.
 #[derive(Clone, Debug, Default)]

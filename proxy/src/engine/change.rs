@@ -15,7 +15,7 @@ use crate::data_path::{
 };
 
 /// How long a path may keep flows after a switch.
-const DRAIN: Duration = Duration::from_secs(3600);
+const DRAIN: Duration = Duration::from_hours(1);
 
 /// How a path took a table.
 enum Outcome {
@@ -142,7 +142,7 @@ impl Worker {
                 match moved.last {
                     Some(last) => self.base = std::mem::take(&mut self.base).plus(&last),
                     None => {
-                        self.draining.push(Draining { path: old, until: Instant::now() + DRAIN })
+                        self.draining.push(Draining { path: old, until: Instant::now() + DRAIN });
                     }
                 }
                 self.state.switches += 1;

@@ -7,8 +7,13 @@
     reason = "a test that cannot go on should say where"
 )]
 
+#[path = "userspace/apply.rs"]
 mod apply;
+#[path = "userspace/limits.rs"]
 mod limits;
+#[path = "userspace/support.rs"]
 mod support;
+#[path = "userspace/tcp.rs"]
 mod tcp;
+#[path = "userspace/udp.rs"]
 mod udp;
