@@ -1,6 +1,7 @@
 //! `faults`: known mistakes, planted in a copy of the kernel programs one at a time. Tests that let one live are too weak.
 
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -111,6 +112,19 @@ fn found_by(fault: &Fault, object: &Path) -> Result<Option<String>> {
     Ok(Some(first.trim_start_matches(": ").to_owned()))
 }
 
+/// Removes what an earlier copy has left and the checkout no longer holds.
+fn sweep(root: &Path, directory: &Path, names: &HashSet<&str>) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            sweep(root, &path, names)?;
+        } else if !path.strip_prefix(root).is_ok_and(|n| names.contains(&*n.to_string_lossy())) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// A copy of the workspace to plant faults in: the checkout itself is never touched.
 struct Copy {
     root: PathBuf,
@@ -138,6 +152,8 @@ impl Copy {
             }
             fs::write(&to, content)?;
         }
+        let names = String::from_utf8_lossy(&output.stdout);
+        sweep(&root, &root, &names.split('\0').collect())?;
         Ok(Self { root })
     }
 

@@ -1,7 +1,7 @@
 //! Text to [`Config`], or every error at once: each with its path, what is wrong, and a remedy.
 //!
-//! Three steps, each over what the one before has repaired: [`text`] (syntax; the only step that ends early), [`shape`]
-//! (unknown fields, types, bounds: the JSON Schema), [`compile`] (addresses, families, overlaps, limits). Time grows
+//! Three steps, each over what the one before has repaired: `text` (syntax; the only step that ends early), `shape`
+//! (unknown fields, types, bounds: the JSON Schema), `compile` (addresses, families, overlaps, limits). Time grows
 //! with the size of the input, whatever is in it.
 
 mod claims;
