@@ -25,10 +25,6 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    pub(crate) fn all() -> Vec<Self> {
-        Self::value_variants().to_vec()
-    }
-
     fn number(self) -> &'static str {
         match self {
             Self::V6_1 => "6.1",

@@ -18,13 +18,15 @@ const DATAGRAM: usize = 1 << 16;
 
 /// A worker thread's buffers. Only pages that datagrams have touched take memory.
 struct Buffers {
-    headers: MultiHeaders<SockaddrStorage>,
+    /// For IPv4 and for IPv6: the kernel writes the address's length back, and nix hands it in again as the room there
+    /// is, so that headers once used for IPv4 would cut IPv6 addresses short.
+    headers: [MultiHeaders<SockaddrStorage>; 2],
     payloads: Vec<Vec<u8>>,
 }
 
 thread_local! {
     static BUFFERS: RefCell<Buffers> = RefCell::new(Buffers {
-        headers: MultiHeaders::preallocate(BATCH, None),
+        headers: [MultiHeaders::preallocate(BATCH, None), MultiHeaders::preallocate(BATCH, None)],
         payloads: vec![vec![0; DATAGRAM]; BATCH],
     });
 }
@@ -42,8 +44,10 @@ pub(super) fn receive(
     interest: Interest,
     mut each: impl FnMut(&[u8], Option<SocketAddr>),
 ) -> io::Result<usize> {
+    let v6 = socket.local_addr()?.is_ipv6();
     socket.try_io(interest, || {
-        BUFFERS.with_borrow_mut(|Buffers { headers, payloads }| {
+        BUFFERS.with_borrow_mut(|Buffers { headers: [headers4, headers6], payloads }| {
+            let headers = if v6 { headers6 } else { headers4 };
             let mut slices: Vec<_> = payloads.iter_mut().map(|p| [IoSliceMut::new(p)]).collect();
             let flags = MsgFlags::MSG_DONTWAIT;
             let messages = recvmmsg(socket.as_raw_fd(), headers, &mut slices, flags, None)?;
