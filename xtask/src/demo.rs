@@ -6,7 +6,9 @@ use anyhow::{Result, bail};
 
 use crate::{
     setup::{self, Purpose},
-    step, workspace,
+    step,
+    test::Tally,
+    workspace,
 };
 
 /// Sets up, builds, and carries real traffic through each data path between three network namespaces.
@@ -19,6 +21,20 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure(&[Purpose::Demo])?;
+    demonstrate(&args.arguments)
+}
+
+/// The demonstration as a test: it checks its own counters.
+pub(crate) fn tally() -> Tally {
+    let mut tally = Tally::default();
+    match demonstrate(&[]) {
+        Ok(()) => tally.passed += 1,
+        Err(error) => tally.fail(format!("the demonstration: {error:#}")),
+    }
+    tally
+}
+
+fn demonstrate(arguments: &[String]) -> Result<()> {
     let mut build = workspace::cargo("build");
     build.args(["--package", "proxy", "--package", "proxy-testbed", "--bins"]);
     step::must("build", &mut build)?;
@@ -26,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     let programs = workspace::target_dir().join("debug");
     let status = std::process::Command::new(programs.join("demo"))
-        .args(&args.arguments)
+        .args(arguments)
         .env("SLUICE_PROXY", programs.join("sluice-proxy"))
         .current_dir(workspace::root())
         .status()?;

@@ -5,7 +5,7 @@ use std::{process::Command, time::Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    check, faults, kernel,
+    check, demo, faults, kernel,
     setup::{self, Purpose},
     step, workspace,
 };
@@ -55,6 +55,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if tiers.contains(&Tier::Faults) {
             tally.add(run_faults()?);
         }
+    }
+    if everything && !skips_kernel_tests() {
+        tally.add(demo::tally());
     }
     // Planted faults and emulated kernels take longer than all the rest: `--tier faults`, `--kernel 6.1`.
     let kernels = args.kernel.clone();

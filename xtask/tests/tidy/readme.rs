@@ -8,6 +8,8 @@ use crate::tree::root;
 const RUN_BY: &[(&str, &str)] = &[
     // `cargo xtask test` begins with the set-up.
     ("cargo xtask setup", "xtask/src/test.rs"),
+    // `cargo xtask test` ends with the demonstration.
+    ("cargo xtask demo", "xtask/src/test.rs"),
     ("cargo xtask build-ebpf", "xtask/tests/tasks.rs"),
     // The benchmark's build, of this and more.
     ("cargo build --release --package proxy", "xtask/src/bench.rs"),

@@ -232,6 +232,10 @@ fn main() -> Result<()> {
         report.lost
     );
     ensure!(report.broken.is_empty(), "connections broke: {:?}", report.broken);
+    say("what an operator sees: sluice-proxy status, sluice-proxy top --once");
+    let program = binary.to_string_lossy();
+    println!("{}", topology.proxy.run(&program, &["status", "--admin", "127.0.0.1:9002"])?);
+    println!("{}", topology.proxy.run(&program, &["top", "--once", "--admin", "127.0.0.1:9002"])?);
     say("done: every counter adds up with what was sent");
     Ok(())
 }
