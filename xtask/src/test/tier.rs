@@ -106,6 +106,7 @@ const TARGETS: &[Target] = &[
     everywhere("proxy", "laws", Tier::Laws),
     here("proxy", "cases", Tier::Cases),
     here("proxy", "userspace", Tier::Namespace),
+    here("proxy", "process", Tier::Process),
     everywhere("proxy", "packet", Tier::Packet),
     here("proxy-rules", "model", Tier::Property),
 ];
