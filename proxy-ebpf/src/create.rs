@@ -11,7 +11,7 @@ use proxy_ebpf_common::{
 use crate::{
     count,
     maps::{FLOWS, GLOBALS, LINKS, LOOKUP, RESERVED, SCRATCH, TARGETS},
-    parse::{Headers, copy, flag, kind},
+    parse::{Headers, copy, flag, kind, words},
     policy,
     socket::{self, Owner},
     verdict::Verdict,
@@ -29,6 +29,7 @@ pub(crate) struct Search {
     hash: u32,
     translated: u32,
     local: u32,
+    loops: u32,
 }
 
 /// Working space of one packet: what is too large for the stack.
@@ -263,6 +264,12 @@ fn claim(skb: *mut __sk_buff, h: &Headers, globals: &Globals, scratch: &mut Scra
     search.first = u32::from(globals.snat_first);
     search.count = u32::from(globals.snat_last).saturating_sub(search.first) + 1;
     search.hash = tuple_hash(&h.key, false);
+    // A hairpin may lead back to where it began: with the same ports too, its reply tuple would be the packet's own.
+    search.loops = u32::from(
+        scratch.original.flags & half::HAIRPIN != 0
+            && words(&scratch.reply_key.src) == words(&h.key.src)
+            && words(&scratch.reply_key.dst) == words(&h.key.dst),
+    );
     search.translated = u32::from(scratch.original.flags & half::SNAT != 0);
     search.local = u32::from(search.translated != 0 && socket::is_local(&scratch.original.src));
     let tries = u32::from(globals.snat_tries);
@@ -300,6 +307,12 @@ fn try_port(skb: *mut __sk_buff, h: &Headers, scratch: &mut Scratch, turn: u32) 
         scratch.original.dst_port = bytes;
     }
     if scratch.search.local != 0 && socket::owner(skb, &scratch.reply_key, h.v6) != Owner::None {
+        return Verdict::PASS.raw();
+    }
+    if scratch.search.loops != 0
+        && scratch.reply_key.src_port == h.key.src_port
+        && scratch.reply_key.dst_port == h.key.dst_port
+    {
         return Verdict::PASS.raw();
     }
     match FLOWS.insert(&scratch.reply_key, &scratch.reply, u64::from(BPF_NOEXIST)) {

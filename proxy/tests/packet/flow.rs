@@ -70,6 +70,28 @@ fn a_full_table_refuses_new_flows_and_keeps_the_old_ones_whole() {
     );
 }
 
+#[test]
+fn a_flow_that_would_be_its_own_reply_takes_another_port() {
+    kernel_or_skip!();
+    for f in FAMILIES {
+        let to = || Action::Forward { to: Side::Tailnet, snat: Snat::Keep };
+        let mut shadow = world(vec![rule("hairpin", None, f.client, PortRange::ANY, to())]);
+        for protocol in [Build::udp, Build::syn] {
+            let sent = protocol(f.client(4000), f.client(4000)).bytes();
+            let left = parse(&carried(&mut shadow, Side::Tailnet, sent), None).unwrap();
+            assert_eq!((left.src, left.dst, left.dst_port), (f.client, f.client, 4000));
+            assert_ne!(left.src_port, 4000, "its reply would be itself");
+            let reply = protocol(f.client(4000), f.client(left.src_port)).bytes();
+            let back = parse(&carried(&mut shadow, Side::Tailnet, reply), None).unwrap();
+            assert_eq!((back.src_port, back.dst_port), (4000, 4000));
+        }
+        let ping = Build::echo(f.client, f.client, 7, false).bytes();
+        let left = parse(&carried(&mut shadow, Side::Tailnet, ping), None).unwrap();
+        assert_ne!(left.src_port, 7, "its reply would be itself");
+        assert_eq!(shadow.flow_pairs().unwrap(), (3, 0));
+    }
+}
+
 /// How many of three backends a client's flows reach.
 fn spread(affinity: Affinity) -> usize {
     let list = (20..23).map(|last| backend(format!("203.0.113.{last}").parse().unwrap(), None));
