@@ -277,3 +277,41 @@ fn an_ip_packet_cut_within_its_transport_header_is_malformed() {
         }
     }
 }
+
+#[test]
+fn padding_is_not_taken_for_the_rest_of_a_transport_header() {
+    kernel_or_skip!();
+    for f in FAMILIES {
+        let mut shadow = world(service(Snat::Masquerade));
+        for (packet, least) in [
+            (Build::syn(f.client(4000), f.frontend(80)).bytes(), 20),
+            (Build::udp(f.client(4000), f.frontend(80)).bytes(), 8),
+            (Build::echo(f.client, f.frontend, 7, false).bytes(), 8),
+        ] {
+            let header = parse(&packet, None).unwrap().l4;
+            for len in header..header + least {
+                let mut cut = packet.clone();
+                let (at, value) = if f.is_v6() { (4, len - 40) } else { (2, len) };
+                cut[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
+                cut.extend([0; 26]);
+                dropped(&mut shadow, Side::Tailnet, cut, DropReason::Malformed);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tcp_header_that_says_it_is_shorter_than_itself_is_malformed() {
+    kernel_or_skip!();
+    for f in FAMILIES {
+        let mut shadow = world(service(Snat::Masquerade));
+        let segment = Build::syn(f.client(4000), f.frontend(80)).payload([0; 26]).bytes();
+        let at = parse(&segment, None).unwrap().l4 + 12;
+        for words in 0..5 {
+            let mut short = segment.clone();
+            short[at] = words << 4;
+            dropped(&mut shadow, Side::Tailnet, short, DropReason::Malformed);
+        }
+        carried(&mut shadow, Side::Tailnet, segment);
+    }
+}

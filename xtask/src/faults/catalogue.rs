@@ -56,6 +56,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "if data_offset >> 4 < 1 {",
     ),
     fault(
+        "padding-taken-for-tcp",
+        "a segment cut short by the IP length is read on into the frame's padding",
+        "parse.rs",
+        "if room < 20 {",
+        "if room < 1 {",
+    ),
+    fault(
         "length-unchecked",
         "a total length beyond the packet's end is believed",
         "parse.rs",
