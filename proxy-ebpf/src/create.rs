@@ -1,7 +1,8 @@
 //! New flows: rule, backend, source port, and both halves into the table.
 
 use aya_ebpf::{
-    bindings::__sk_buff, bindings::BPF_NOEXIST, helpers::generated::bpf_ktime_get_coarse_ns,
+    bindings::{__sk_buff, BPF_ANY, BPF_NOEXIST},
+    helpers::generated::bpf_ktime_get_coarse_ns,
 };
 use proxy_ebpf_common::{
     DropReason, FlowHalf, FlowKey, Globals, Hop, RuleEntry, action, clock, entry, half, link,
@@ -10,7 +11,7 @@ use proxy_ebpf_common::{
 
 use crate::{
     count,
-    maps::{FLOWS, GLOBALS, LINKS, LOOKUP, RESERVED, SCRATCH, TARGETS},
+    maps::{FLOWS, GLOBALS, LEFT, LINKS, LOOKUP, RESERVED, SCRATCH, TARGETS},
     parse::{Headers, copy, flag, kind, words},
     policy,
     socket::{self, Owner},
@@ -73,8 +74,14 @@ fn prepare_inline(skb: *mut __sk_buff, h: &Headers, peer: &Hop) -> Verdict {
         return Verdict::drop(DropReason::SpoofedSource);
     }
     let Some(globals) = GLOBALS.get(0) else { return Verdict::PASS };
-    if globals.stance == stance::KNOWN_FLOWS {
-        return Verdict::PASS;
+    match globals.stance {
+        stance::ALL => {}
+        stance::HANDOVER if !was_left(key) => {}
+        stance::HANDOVER => return Verdict::PASS,
+        _ => {
+            leave(key);
+            return Verdict::PASS;
+        }
     }
     if key.protocol != protocol::ICMP && key.dst_port == [0, 0] {
         return Verdict::PASS;
@@ -94,6 +101,20 @@ fn prepare_inline(skb: *mut __sk_buff, h: &Headers, peer: &Hop) -> Verdict {
         count::dropped_of(counter);
     }
     verdict
+}
+
+/// Notes that a packet of a rule's was left to the kernel: until its flow is taken over, so are the next ones.
+#[inline(always)]
+fn leave(key: &FlowKey) {
+    if policy::class(&key.dst, key.side) != 0 {
+        let _full = LEFT.insert(key, 1, u64::from(BPF_ANY));
+    }
+}
+
+#[inline(always)]
+fn was_left(key: &FlowKey) -> bool {
+    // SAFETY: the value is not used.
+    unsafe { LEFT.get(key) }.is_some()
 }
 
 #[inline(always)]

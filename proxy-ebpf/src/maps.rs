@@ -48,6 +48,9 @@ pub(crate) static FLOWS: HashMap<FlowKey, FlowHalf> =
 #[map(name = "sl_fragments")]
 pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, FragmentPorts> =
     LruHashMap::with_max_entries(8192, 0);
+/// Tuples of packets that were left to the kernel while another data path hands over.
+#[map(name = "sl_left")]
+pub(crate) static LEFT: LruHashMap<FlowKey, u32> = LruHashMap::with_max_entries(16_384, 0);
 #[map(name = "sl_counters")]
 pub(crate) static COUNTERS: PerCpuArray<Counter> = PerCpuArray::with_max_entries(1024, 0);
 /// The agent's own note of what each counter is; the programs never read it.

@@ -135,6 +135,9 @@ pub enum Stance {
     All,
     /// Carry known flows and leave the rest to the kernel, while another path takes over or hands over.
     KnownFlows,
+    /// Carry everything but flows of which a packet was left to the kernel under [`Stance::KnownFlows`], until the
+    /// last of them are taken over.
+    Handover,
 }
 
 /// A way to carry a rule table. `apply` is declarative: rules are data, never methods.
@@ -159,6 +162,11 @@ pub trait DataPath: Send {
 
     /// Takes over live flows from another path; returns how many it could take. Flows it already has stay as they are.
     fn adopt(&mut self, flows: &[Flow]) -> Result<usize, ApplyError>;
+
+    /// Whether an earlier process has left this path in force here: `apply` then takes it over.
+    fn is_left(&self) -> bool {
+        false
+    }
 
     /// Changes what happens to unknown flows. Only the eBPF path can leave them to the kernel.
     fn set_stance(&mut self, _stance: Stance) -> Result<(), ApplyError> {

@@ -56,6 +56,8 @@ pub mod stance {
     pub const ALL: u8 = 0;
     /// Carry known flows only and leave the rest to the kernel: while another data path takes over or hands over.
     pub const KNOWN_FLOWS: u8 = 1;
+    /// Carry everything but what was left to the kernel under [`KNOWN_FLOWS`]: while the last of that is taken over.
+    pub const HANDOVER: u8 = 2;
 
     /// Flags of [`crate::Globals::flags`].
     pub mod flags {

@@ -52,6 +52,8 @@ names! {
     FLOWS = "sl_flows";
     /// LRU hash: [`crate::FragmentKey`] -> [`crate::FragmentPorts`].
     FRAGMENTS = "sl_fragments";
+    /// LRU hash: [`crate::FlowKey`] -> u32: tuples left to the kernel while another data path hands over.
+    LEFT = "sl_left";
     /// Per-CPU array: [`crate::CounterIndex`] -> [`crate::Counter`].
     COUNTERS = "sl_counters";
     /// Hash: series hash (u64) -> [`crate::CounterIndex`]: the agent's own note, for the next agent.

@@ -30,12 +30,16 @@ mod neigh;
 mod place;
 pub mod shadow;
 mod sys;
+mod upkeep;
 
 pub use attach::{Attachment, XdpChoice};
 
 use device::Device;
 use image::{MapImage, Slots};
 use load::{Capacity, Object};
+
+/// How many counters of rules that are gone are kept in the maps before their counts are kept elsewhere.
+const MAX_RETIRED: u32 = 1024;
 
 /// Choices that are not part of the rule table.
 #[derive(Clone, Debug, Default)]
@@ -172,11 +176,8 @@ impl EbpfPath {
     /// Replaces maps that have become too small, carrying flows and counters over.
     fn regrow(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
         let flows = self.flows().map_err(|error| ApplyError::step(error.step, error.source))?;
-        let counted =
-            self.counters().map_err(|error| ApplyError::step(error.step, error.source))?;
         tracing::info!(flows = flows.len(), "the maps are replaced by larger ones");
         self.remove()?;
-        self.base = Snapshot { live_flows: None, max_flows: None, ..counted };
         self.install(table)?;
         self.adopt(&flows)?;
         Ok(())
@@ -188,10 +189,22 @@ impl EbpfPath {
             Some(running) => running,
             None => self.start(table)?,
         };
-        let mut slots = running.slots.clone();
-        let image = image::compile(table, &mut slots);
         let held = Capacity::held(&running.object.maps);
-        if !held.fits(&image, slots.sizes(), table.settings().max_flows) {
+        let max_flows = table.settings().max_flows;
+        let mut slots = running.slots.clone();
+        let mut image = image::compile(table, &mut slots);
+        let mut fits = held.fits(&image, slots.sizes(), max_flows);
+        let retired = running.slots.retired_counters();
+        if retired > MAX_RETIRED || (!fits && retired > 0) {
+            if let Err(error) = self.reclaim(&mut running) {
+                self.running = Some(running);
+                return Err(error);
+            }
+            slots = running.slots.clone();
+            image = image::compile(table, &mut slots);
+            fits = held.fits(&image, slots.sizes(), max_flows);
+        }
+        if !fits {
             self.running = Some(running);
             return self.regrow(table);
         }
@@ -199,6 +212,10 @@ impl EbpfPath {
         let result = self.install_into(&mut running, compiled);
         if result.is_ok() || !running.attachments.report.is_empty() {
             self.running = Some(running);
+        } else if let Some(pins) = &running.pins
+            && !self.is_left()
+        {
+            load::remove_directory(pins);
         }
         result
     }
@@ -214,10 +231,8 @@ impl EbpfPath {
             target.hop = hop_of(&hops, target);
         }
         image.globals.ifindex = ifindexes(&devices);
-        image.globals.stance = self.stance_number();
+        image.globals.stance = kernel::stance(self.stance);
         image.globals.flags |= csum_flag();
-        // A counter index that goes to another series is read and cleared first: totals never go back.
-        self.retire(running, &image)?;
         install::install(&running.object.maps, &running.image, &image)
             .and_then(|()| kernel::set_series(&running.object.maps, &running.image, &image))
             .and_then(|()| running.object.maps.globals.set(&0, &image.globals))
@@ -248,26 +263,19 @@ impl EbpfPath {
         })
     }
 
-    const fn stance_number(&self) -> u8 {
-        match self.stance {
-            Stance::All => stance::ALL,
-            Stance::KnownFlows => stance::KNOWN_FLOWS,
-        }
-    }
-
-    /// Adds the counts of series that are gone or have moved to the base.
-    fn retire(&mut self, running: &Running, image: &MapImage) -> Result<(), ApplyError> {
-        for (index, series) in &running.image.counters {
-            if image.counters.get(index) != Some(series) {
-                let count = maps::counter(&running.object.maps.counters, *index, self.cpus)
-                    .and_then(|count| {
-                        maps::clear(&running.object.maps.counters, *index, self.cpus)
-                            .map(|()| count)
-                    })
-                    .map_err(|error| ApplyError::step("reading counters", error))?;
-                let sum = self.base.series.entry(series.clone()).or_default();
-                *sum = sum.plus(kernel::count(count));
-            }
+    /// Keeps the counts of rules that are gone here, where they need no room in the maps. Nothing counts there any more:
+    /// the rules left the maps with an earlier table, and no flow names them.
+    fn reclaim(&mut self, running: &mut Running) -> Result<(), ApplyError> {
+        let failed = |error| ApplyError::step("reading counters", error);
+        let named = kernel::counters_in_use(&running.object.maps).map_err(failed)?;
+        let (counters, noted) = (&running.object.maps.counters, &running.object.maps.series);
+        for (index, series) in running.slots.reclaim_counters(&named) {
+            let count = maps::counter(counters, index, self.cpus).map_err(failed)?;
+            maps::clear(counters, index, self.cpus).map_err(failed)?;
+            noted.remove(&image::series_hash(&series)).map_err(failed)?;
+            running.image.counters.remove(&index);
+            let sum = self.base.series.entry(series).or_default();
+            *sum = sum.plus(kernel::count(count));
         }
         Ok(())
     }
@@ -284,7 +292,7 @@ impl EbpfPath {
             let packets = maps::number(&running.object.maps.drops, *reason as u32, self.cpus)?;
             *snapshot.drops.entry(*reason).or_default() += packets;
         }
-        snapshot.live_flows = Some(running.ager.live());
+        snapshot.live_flows = running.ager.live();
         snapshot.max_flows = Some(u64::from(running.table.settings().max_flows));
         Ok(snapshot)
     }
@@ -371,11 +379,9 @@ impl DataPath for EbpfPath {
 
     fn remove(&mut self) -> Result<(), ApplyError> {
         let Some(mut running) = self.running.take() else { return Ok(()) };
-        let counted = self
-            .read_counters(&running)
-            .map_err(|error| ApplyError::step("reading counters", error))?;
-        self.base = Snapshot { live_flows: None, max_flows: None, ..counted };
         running.attachments.remove(&mut running.object.ebpf);
+        // No packet can be counted after this reading.
+        let counted = self.read_counters(&running);
         if let Some(pins) = &running.pins {
             load::remove_directory(pins);
             if let Some(ours) = pins.parent() {
@@ -383,6 +389,8 @@ impl DataPath for EbpfPath {
                 let _others = ours.parent().map(std::fs::remove_dir);
             }
         }
+        let counted = counted.map_err(|error| ApplyError::step("reading counters", error))?;
+        self.base = Snapshot { live_flows: None, max_flows: None, ..counted };
         Ok(())
     }
 
@@ -413,9 +421,14 @@ impl DataPath for EbpfPath {
         Ok(taken)
     }
 
+    /// Programs that are not pinned end with their process (clsact filters are replaced when programs are attached).
+    fn is_left(&self) -> bool {
+        self.running.is_none() && self.options.bpffs.as_deref().is_some_and(load::has_links)
+    }
+
     fn set_stance(&mut self, stance: Stance) -> Result<(), ApplyError> {
         self.stance = stance;
-        let number = self.stance_number();
+        let number = kernel::stance(stance);
         let Some(running) = &mut self.running else { return Ok(()) };
         running.image.globals.stance = number;
         let globals: Globals = running.image.globals;
@@ -424,7 +437,9 @@ impl DataPath for EbpfPath {
             .maps
             .globals
             .set(&0, &globals)
-            .map_err(|error| ApplyError::step("writing the stance", error))
+            .map_err(|error| ApplyError::step("writing the stance", error))?;
+        sys::settle();
+        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {
@@ -439,45 +454,6 @@ impl DataPath for EbpfPath {
         let result = self.keep_up(&mut running);
         self.running = Some(running);
         result
-    }
-}
-
-impl EbpfPath {
-    /// Devices, neighbours, ageing.
-    fn keep_up(&mut self, running: &mut Running) -> Result<(), ApplyError> {
-        let now = kernel::now();
-        let max_flows = u64::from(running.table.settings().max_flows);
-        running
-            .ager
-            .turn(&running.object.maps, now, max_flows)
-            .map_err(|error| ApplyError::step("ageing flows", error))?;
-        let table = running.table.clone();
-        let (devices, local) = Self::devices(&table)?;
-        if devices != running.devices
-            || local != running.local
-            || !running.attachments.covers(&devices)
-        {
-            tracing::info!("devices have changed");
-            let mut slots = running.slots.clone();
-            let image = image::compile(&table, &mut slots);
-            return self
-                .install_into(running, Compiled { table: &table, image, slots, devices, local });
-        }
-        let hops = Self::hops(&mut running.neighbours, &running.image, &running.devices);
-        for (index, target) in &mut running.image.targets {
-            let hop = hop_of(&hops, target);
-            if target.hop != hop {
-                target.hop = hop;
-                running
-                    .object
-                    .maps
-                    .targets
-                    .set(index, target)
-                    .map_err(|error| ApplyError::step("writing next hops", error))?;
-            }
-        }
-        running.hops = hops;
-        Ok(())
     }
 }
 

@@ -133,6 +133,10 @@ impl DataPath for NftPath {
         flows::forget_all()
     }
 
+    fn is_left(&self) -> bool {
+        self.installed.is_none() && counters::read().is_ok_and(|left| left.is_some())
+    }
+
     fn flows(&self) -> Result<Vec<Flow>, CounterError> {
         match &self.installed {
             Some(installed) => flows::live(&installed.table, &installed.image),

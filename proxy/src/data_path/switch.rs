@@ -1,8 +1,10 @@
 //! Moving live flows from one data path to another without losing one.
 //!
-//! Towards nftables, the old path first stops taking new flows, so that every flow is either in the copy or began on
-//! the new path. Towards eBPF, the new path starts with an empty flow table and leaves what it does not know to the
-//! kernel, where nftables still carries it; a second copy takes over what began meanwhile. Sockets cannot be handed
+//! Towards nftables, flows are copied first, so that connection tracking gives none of their ports away, and again when
+//! the old path has stopped taking new ones: every flow is then in a copy or began on the new path. Towards eBPF, the new
+//! path starts with an empty flow table and leaves what it does not know to the kernel, where nftables still carries
+//! it; the programs note what they have left. After the first copy they take new flows, but still leave what they
+//! have noted, for its backend and port are nftables' choice; a second copy takes that over too. Sockets cannot be handed
 //! over: into and out of user space, the old path keeps what it has until it is quiet.
 //!
 //! A failure at any step leaves the old path in force and nothing of the new one.
@@ -89,18 +91,20 @@ pub fn switch(
     })
 }
 
-/// The old path stops taking flows, then hands over those it has.
+/// The old path hands over what it has, stops taking flows, and hands over what has begun meanwhile.
 fn before_the_old(
     old: &mut dyn DataPath,
     new: &mut dyn DataPath,
     table: &RuleTable,
 ) -> Step<Moved> {
     new.apply(table).at("installing the new path")?;
-    old.set_stance(Stance::KnownFlows).at("leaving new flows to the new path")?;
     let flows = old.flows().at("reading the live flows")?;
-    let adopted = new.adopt(&flows).at("handing the flows over")?;
+    let first = new.adopt(&flows).at("handing the flows over")?;
+    old.set_stance(Stance::KnownFlows).at("leaving new flows to the new path")?;
+    let flows = old.flows().at("reading the live flows again")?;
+    let second = new.adopt(&flows).at("handing the last flows over")?;
     let last = Some(retire(old)?);
-    Ok(Moved { flows: flows.len(), adopted, last })
+    Ok(Moved { flows: flows.len(), adopted: first + second, last })
 }
 
 /// The new path carries what it knows, and learns until nothing is left.
@@ -113,12 +117,13 @@ fn behind_the_new(
     new.apply(table).at("installing the new path")?;
     let flows = old.flows().at("reading the live flows")?;
     let first = new.adopt(&flows).at("handing the flows over")?;
-    new.set_stance(Stance::All).at("giving new flows to the new path")?;
+    new.set_stance(Stance::Handover).at("giving new flows to the new path")?;
     // What the old path took on since the first copy; nothing new begins there any more.
     let flows = old.flows().at("reading the live flows again")?;
     let second = new.adopt(&flows).at("handing the last flows over")?;
+    new.set_stance(Stance::All).at("giving everything to the new path")?;
     let last = Some(retire(old)?);
-    Ok(Moved { flows: flows.len(), adopted: first.max(second), last })
+    Ok(Moved { flows: flows.len(), adopted: first + second, last })
 }
 
 /// New flows begin on the new path; nothing is copied. nftables cannot be told to take no new flows, so it goes.
@@ -131,6 +136,8 @@ fn over_sockets(old: &mut dyn DataPath, new: &mut dyn DataPath, table: &RuleTabl
         old.set_stance(Stance::KnownFlows).at("leaving new flows to the new path")?;
         new.apply(table).at("installing the new path")?;
     }
+    // It may be one that was draining.
+    new.set_stance(Stance::All).at("giving new flows to the new path")?;
     let last = if old.kind() == Kind::Nftables { Some(retire(old)?) } else { None };
     Ok(Moved { last, ..Moved::default() })
 }
@@ -147,7 +154,7 @@ pub(crate) fn retire(old: &mut dyn DataPath) -> Step<Snapshot> {
 }
 
 /// The higher count of each series.
-fn latest(before: Snapshot, after: Snapshot) -> Snapshot {
+pub(crate) fn latest(before: Snapshot, after: Snapshot) -> Snapshot {
     let mut last = before;
     for (series, count) in after.series {
         let seen = last.series.entry(series).or_default();

@@ -114,7 +114,7 @@ impl UserspacePath {
         let (live, _) = watch::channel(live);
         let mut listener = Listener { live, foreign: opened.foreign, service: None, tasks: None };
         match opened.socket {
-            OpenSocket::Tcp(_) if self.stance == Stance::KnownFlows => {}
+            OpenSocket::Tcp(_) if self.stance != Stance::All => {}
             OpenSocket::Tcp(socket) => self.accept(&mut listener, socket),
             OpenSocket::Udp(socket) => {
                 let tasks = Tasks::new(self.handle());
@@ -267,7 +267,7 @@ impl DataPath for UserspacePath {
                 (None, Some(Opened { socket: OpenSocket::Tcp(socket), .. })) => {
                     self.accept(listener, socket);
                 }
-                (None, _) if stance == Stance::KnownFlows => listener.close(),
+                (None, _) if stance != Stance::All => listener.close(),
                 (None, _) => {}
             }
         }

@@ -234,6 +234,27 @@ fn while_only_known_flows_are_carried_the_rest_is_left_to_the_kernel() {
 }
 
 #[test]
+fn what_was_left_to_the_kernel_is_not_picked_up_before_it_is_handed_over() {
+    kernel_or_skip!();
+    for f in FAMILIES {
+        let mut shadow = world(service(Snat::Keep));
+        shadow.set_stance(Stance::KnownFlows).unwrap();
+        let syn = |port| Build::syn(f.client(port), f.frontend(80)).bytes();
+        let datagram = |port| Build::udp(f.client(port), f.frontend(80)).bytes();
+        passed(&mut shadow, Side::Tailnet, syn(4000));
+        passed(&mut shadow, Side::Tailnet, datagram(4000));
+        shadow.set_stance(Stance::Handover).unwrap();
+        passed(&mut shadow, Side::Tailnet, syn(4000));
+        passed(&mut shadow, Side::Tailnet, datagram(4000));
+        carried(&mut shadow, Side::Tailnet, syn(4001));
+        carried(&mut shadow, Side::Tailnet, datagram(4001));
+        shadow.set_stance(Stance::All).unwrap();
+        carried(&mut shadow, Side::Tailnet, syn(4000));
+        carried(&mut shadow, Side::Tailnet, datagram(4000));
+    }
+}
+
+#[test]
 fn a_frame_cut_anywhere_is_never_carried() {
     kernel_or_skip!();
     for f in FAMILIES {

@@ -303,7 +303,10 @@ fn is_veth(name: &str) -> bool {
 
 fn release(ebpf: &mut Ebpf, held: Held) {
     for pin in [held.pin, held.xdp_pin].into_iter().flatten() {
-        // The last reference to the link is its pin: removing it detaches.
+        // The kernel gives an unpinned link up some time later; by then it must carry nothing.
+        if let Err(error) = super::sys::detach_pinned(&pin) {
+            tracing::debug!(%error, pin = %pin.display(), "detached when unpinned, not at once");
+        }
         if let Err(error) = std::fs::remove_file(&pin) {
             tracing::warn!(%error, pin = %pin.display(), "a link could not be unpinned");
         }

@@ -46,7 +46,7 @@ pub(super) struct Ager {
     values: Vec<FlowHalf>,
     /// Flows seen so far in this round, and in the last whole one.
     seen: u64,
-    live: u64,
+    live: Option<u64>,
     /// Flows removed since the start.
     pub(super) removed: u64,
     /// Halves rebuilt since the start.
@@ -60,7 +60,7 @@ impl Default for Ager {
             keys: vec![FlowKey::default(); BATCH],
             values: vec![FlowHalf::default(); BATCH],
             seen: 0,
-            live: 0,
+            live: None,
             removed: 0,
             rebuilt: 0,
         }
@@ -71,8 +71,8 @@ impl Default for Ager {
 const BATCH: usize = 1024;
 
 impl Ager {
-    /// Live flows, as of the last whole round.
-    pub(super) fn live(&self) -> u64 {
+    /// Live flows, as of the last whole round; `None` before the first.
+    pub(super) fn live(&self) -> Option<u64> {
         self.live
     }
 
@@ -80,7 +80,8 @@ impl Ager {
     pub(super) fn turn(&mut self, maps: &Maps, now: u32, max_flows: u64) -> io::Result<()> {
         let mut looked_at = 0;
         while looked_at < STRETCH {
-            let crowded = self.live.max(self.seen).saturating_mul(10) > max_flows.saturating_mul(9);
+            let crowded = self.live.unwrap_or(0).max(self.seen).saturating_mul(10)
+                > max_flows.saturating_mul(9);
             let (count, over) =
                 sys::walk(maps.flows.fd(), &mut self.cursor, &mut self.keys, &mut self.values)?;
             looked_at += count;
@@ -91,7 +92,7 @@ impl Ager {
                 }
             }
             if over {
-                self.live = self.seen;
+                self.live = Some(self.seen);
                 self.seen = 0;
                 return Ok(());
             }

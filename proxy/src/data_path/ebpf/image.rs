@@ -16,6 +16,7 @@ use proxy_ebpf_common::{
 use proxy_rules::{Fragments, Rule, RuleTable, Series, Settings, Side, Unmatched};
 
 mod blocks;
+mod counters;
 mod level;
 mod slots;
 
@@ -47,7 +48,7 @@ pub struct MapImage {
     pub protected: BTreeMap<Prefixed<AddressPrefix>, u32>,
     /// Bitmap of reserved ports, by word.
     pub reserved: BTreeMap<u32, u64>,
-    /// First counter index -> series, one element a series.
+    /// Counter index -> series, those of rules that are gone included: flows may still count there.
     pub counters: BTreeMap<u32, Series>,
     /// Series hash -> counter index, as read back from pinned maps.
     pub hashes: BTreeMap<u64, u32>,
@@ -135,7 +136,7 @@ pub fn compile(table: &RuleTable, slots: &mut Slots) -> MapImage {
         }
         ports(class, &around, &mut groups, slots, &mut image);
     }
-    slots.end();
+    slots.end(&mut image);
     image
 }
 

@@ -1,14 +1,14 @@
 //! Readings and small writings of the maps that are not rules: what is there already, devices, counters, flows.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
     time::Duration,
 };
 
 use aya::Pod;
 use caps::{CapSet, Capability};
-use proxy_ebpf_common::{Address, Counter, FlowHalf, FlowKey, Target, clock, half};
+use proxy_ebpf_common::{Address, Counter, FlowHalf, FlowKey, Target, clock, half, stance};
 use proxy_rules::{Count, Flow, Series};
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     maps::{Lpm, Maps, Table},
     sys,
 };
-use crate::data_path::Unsupported;
+use crate::data_path::{Stance, Unsupported};
 
 /// Ticks of the programs' clock.
 pub(super) fn now() -> u32 {
@@ -148,6 +148,24 @@ pub(super) fn all_counters(table: &Table<u32, Counter>, cpus: usize) -> io::Resu
         sum.flows = sum.flows.wrapping_add(one.flows);
         sum.dropped = sum.dropped.wrapping_add(one.dropped);
     })
+}
+
+/// A stance as the programs read it.
+pub(super) const fn stance(stance: Stance) -> u8 {
+    match stance {
+        Stance::All => stance::ALL,
+        Stance::KnownFlows => stance::KNOWN_FLOWS,
+        Stance::Handover => stance::HANDOVER,
+    }
+}
+
+/// The counters that flows name.
+pub(super) fn counters_in_use(maps: &Maps) -> io::Result<HashSet<u32>> {
+    let mut named = HashSet::new();
+    maps.flows.walk(|_, half| {
+        named.insert(half.counter);
+    })?;
+    Ok(named)
 }
 
 fn halves(maps: &Maps) -> io::Result<HashMap<FlowKey, FlowHalf>> {

@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::{Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned, programs::Program};
+use aya::{
+    Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned,
+    programs::{Program, ProgramError},
+};
+use caps::{CapSet, Capability};
 use proxy_ebpf_common::{LAYOUT_VERSION, name};
 
 use super::{image::MapImage, maps::Maps};
@@ -172,20 +176,34 @@ pub fn open(capacity: Capacity, pins: Option<&Path>) -> Result<Object, Unsupport
     Ok(Object { ebpf, maps })
 }
 
+fn chain_has_errno(error: &(dyn std::error::Error + 'static), errno: i32) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .any(|error| error.raw_os_error() == Some(errno))
+}
+
 /// Loads one program if it is not loaded yet.
 pub fn load(ebpf: &mut Ebpf, name: &str) -> Result<(), Unsupported> {
     let what = || format!("the eBPF program {name}");
     let program = ebpf
         .program_mut(name)
         .ok_or_else(|| refused(&what(), io::Error::other("it is not in the object")))?;
+    let refused_load = |error: ProgramError| {
+        let denied = chain_has_errno(&error, libc::EACCES);
+        // Without it the verifier forbids some of what compilers do with pointers (Spectre), and answers EACCES.
+        if denied
+            && !caps::has_cap(None, CapSet::Effective, Capability::CAP_PERFMON).unwrap_or(true)
+        {
+            return Unsupported::Capability("CAP_PERFMON");
+        }
+        refused(&what(), error)
+    };
     let loaded = match program {
         Program::SchedClassifier(program) => {
-            program.fd().is_ok()
-                || program.load().map(|()| true).map_err(|e| refused(&what(), e))?
+            program.fd().is_ok() || program.load().map(|()| true).map_err(refused_load)?
         }
         Program::Xdp(program) => {
-            program.fd().is_ok()
-                || program.load().map(|()| true).map_err(|e| refused(&what(), e))?
+            program.fd().is_ok() || program.load().map(|()| true).map_err(refused_load)?
         }
         _ => false,
     };
@@ -240,6 +258,17 @@ pub fn namespace_directory(bpffs: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
     let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
     Ok(bpffs.join("sluice").join(namespace.to_string()))
+}
+
+/// Whether a process has left links of this network namespace: programs that are attached.
+pub fn has_links(bpffs: &Path) -> bool {
+    let ours = namespace_directory(bpffs).and_then(fs::read_dir);
+    let layouts = ours.into_iter().flatten().flatten();
+    let pins = layouts.flat_map(|layout| fs::read_dir(layout.path())).flatten().flatten();
+    pins.map(|pin| pin.file_name()).any(|name| {
+        let name = name.to_string_lossy();
+        name.starts_with("tc-") || name.starts_with("xdp-")
+    })
 }
 
 /// Removes pins and the directory that holds them.

@@ -4,13 +4,10 @@
 //! The kernel lets such packets arrive on the loopback device of the current namespace, so the link that a packet comes
 //! from is put there first; the links that packets leave by have indices that no device has, and nothing is sent.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult};
-use proxy_ebpf_common::{DropReason, Link, link, name, stance};
+use proxy_ebpf_common::{DropReason, Link, link, name};
 use proxy_rules::{RuleTable, Side, Snapshot};
 
 use super::{
@@ -62,8 +59,6 @@ pub struct Shadow {
     slots: Slots,
     stance: Stance,
     arriving: Option<Link>,
-    /// Counts of series that the maps no longer hold.
-    base: Snapshot,
     cpus: usize,
 }
 
@@ -95,7 +90,6 @@ impl Shadow {
             slots: Slots::default(),
             stance: Stance::All,
             arriving: None,
-            base: Snapshot::default(),
             cpus: aya::util::nr_cpus().unwrap_or(1),
         };
         shadow.apply(table)?;
@@ -120,8 +114,7 @@ impl Shadow {
             [proxy_ebpf_common::side::TAILNET, proxy_ebpf_common::side::CLUSTER]
                 .map(|side| way_out(side).filter(|_| has(side)).unwrap_or(0));
         image.globals.flags |= super::csum_flag();
-        image.globals.stance = number(self.stance);
-        self.retire(&image).map_err(|error| ApplyError::step("reading counters", error))?;
+        image.globals.stance = kernel::stance(self.stance);
         install::install(&self.object.maps, &self.image, &image)
             .and_then(|()| self.object.maps.globals.set(&0, &image.globals))
             .map_err(|error| ApplyError::step("writing the rule maps", error))?;
@@ -130,24 +123,10 @@ impl Shadow {
         Ok(())
     }
 
-    /// Keeps the counts of series whose index another one may be given.
-    fn retire(&mut self, image: &MapImage) -> io::Result<()> {
-        let counters = &self.object.maps.counters;
-        for (index, series) in &self.image.counters {
-            if image.counters.get(index) != Some(series) {
-                let count = maps::counter(counters, *index, self.cpus)?;
-                maps::clear(counters, *index, self.cpus)?;
-                let sum = self.base.series.entry(series.clone()).or_default();
-                *sum = sum.plus(kernel::count(count));
-            }
-        }
-        Ok(())
-    }
-
     /// Changes what happens to unknown flows.
     pub fn set_stance(&mut self, stance: Stance) -> Result<(), ApplyError> {
         self.stance = stance;
-        self.image.globals.stance = number(stance);
+        self.image.globals.stance = kernel::stance(stance);
         let globals = self.image.globals;
         let set = self.object.maps.globals.set(&0, &globals);
         set.map_err(|error| ApplyError::step("writing the stance", error))
@@ -204,7 +183,7 @@ impl Shadow {
         let maps = &self.object.maps;
         let failed = |error| counter_error("reading counters", error);
         let counts = kernel::all_counters(&maps.counters, self.cpus).map_err(failed)?;
-        let mut snapshot = self.base.clone();
+        let mut snapshot = Snapshot::default();
         for (index, series) in &self.image.counters {
             let count = counts.get(*index as usize).copied().unwrap_or_default();
             let sum = snapshot.series.entry(series.clone()).or_default();
@@ -231,13 +210,6 @@ impl Shadow {
 
 fn way_out(side: u8) -> Option<u32> {
     WAYS_OUT.get(usize::from(side)).copied()
-}
-
-const fn number(stance: Stance) -> u8 {
-    match stance {
-        Stance::All => stance::ALL,
-        Stance::KnownFlows => stance::KNOWN_FLOWS,
-    }
 }
 
 impl ShadowLink {

@@ -4,8 +4,13 @@
 //! the kernel's.
 
 use std::{
+    ffi::CString,
     io,
-    os::fd::{AsRawFd, BorrowedFd},
+    os::{
+        fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
 };
 
 use aya::Pod;
@@ -13,9 +18,13 @@ use aya::Pod;
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
+const OBJ_GET: libc::c_long = 7;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const MAP_UPDATE_BATCH: libc::c_long = 26;
 const MAP_DELETE_BATCH: libc::c_long = 27;
+const LINK_DETACH: libc::c_long = 34;
+/// `MEMBARRIER_CMD_GLOBAL` (include/uapi/linux/membarrier.h).
+const MEMBARRIER_GLOBAL: libc::c_int = 1;
 
 /// Insert or replace.
 pub(super) const ANY: u64 = 0;
@@ -45,11 +54,41 @@ struct BatchAttr {
     flags: u64,
 }
 
-fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<()> {
-    // SAFETY: `attr` is one of the two structures above, laid out as the kernel's union member for `command`; every pointer
+#[repr(C)]
+#[derive(Default)]
+struct ObjectAttr {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
+}
+
+#[repr(C)]
+struct LinkAttr {
+    link_fd: u32,
+}
+
+fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
+    // SAFETY: `attr` is one of the structures above, laid out as the kernel's union member for `command`; every pointer
     // in it was made from a live slice or reference of the size that the kernel uses for this map.
     let code = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of::<T>()) };
-    if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if code < 0 { Err(io::Error::last_os_error()) } else { Ok(code) }
+}
+
+/// Detaches a pinned link now (kernel 5.11): unpinning alone does so some time later.
+pub(super) fn detach_pinned(pin: &Path) -> io::Result<()> {
+    let name = CString::new(pin.as_os_str().as_bytes())?;
+    let mut get = ObjectAttr { pathname: name.as_ptr() as u64, ..ObjectAttr::default() };
+    let link = bpf(OBJ_GET, &mut get)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let link = unsafe { OwnedFd::from_raw_fd(link as RawFd) };
+    bpf(LINK_DETACH, &mut LinkAttr { link_fd: fd(link.as_fd()) }).map(drop)
+}
+
+/// Waits until every program that is running has ended: what runs afterwards sees what the maps hold now. Where the call
+/// is refused, a program that was running has ended long before anything is read back.
+pub(super) fn settle() {
+    // SAFETY: the call takes three numbers.
+    let _refused = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0) };
 }
 
 fn fd(map: BorrowedFd<'_>) -> u32 {
@@ -70,7 +109,7 @@ pub(super) fn lookup<K: Pod, V: Pod>(
     let mut attr =
         ElementAttr { map_fd: fd(map), key: address(key), value, ..ElementAttr::default() };
     match bpf(MAP_LOOKUP_ELEM, &mut attr) {
-        Ok(()) => Ok(true),
+        Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         Err(error) => Err(error),
     }
@@ -84,7 +123,7 @@ pub(super) fn update<K: Pod, V: Pod>(
     flags: u64,
 ) -> io::Result<()> {
     let (key, value) = (address(key), address(value));
-    bpf(MAP_UPDATE_ELEM, &mut ElementAttr { map_fd: fd(map), pad: 0, key, value, flags })
+    bpf(MAP_UPDATE_ELEM, &mut ElementAttr { map_fd: fd(map), pad: 0, key, value, flags }).map(drop)
 }
 
 /// Removes one element; one that is not there is removed already.
@@ -92,7 +131,7 @@ pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, key: &K) -> io::Result<()> {
     let mut attr = ElementAttr { map_fd: fd(map), key: address(key), ..ElementAttr::default() };
     match bpf(MAP_DELETE_ELEM, &mut attr) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
+        other => other.map(drop),
     }
 }
 
@@ -121,7 +160,7 @@ pub(super) fn update_all<K: Pod, V: Pod>(
         Err(error) if is_missing(&error) => {
             keys.iter().zip(values).try_for_each(|(key, value)| update(map, key, value, ANY))
         }
-        other => other,
+        other => other.map(drop),
     }
 }
 
@@ -140,7 +179,7 @@ pub(super) fn delete_all<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<
         Err(error) if is_missing(&error) || error.raw_os_error() == Some(libc::ENOENT) => {
             keys.iter().try_for_each(|key| delete(map, key))
         }
-        other => other,
+        other => other.map(drop),
     }
 }
 
@@ -170,7 +209,7 @@ pub(super) fn walk<K: Pod, V: Pod>(
     };
     let result = bpf(MAP_LOOKUP_BATCH, &mut attr);
     let over = match result {
-        Ok(()) => false,
+        Ok(_) => false,
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
         Err(error) => return Err(error),
     };
@@ -198,7 +237,7 @@ pub(super) fn per_cpu<V: Pod + Default>(
         ..BatchAttr::default()
     };
     match bpf(MAP_LOOKUP_BATCH, &mut attr) {
-        Ok(()) => {}
+        Ok(_) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
         Err(error) if is_missing(&error) => {
             for (key, values) in (0u32..).zip(values.chunks_mut(cpus)) {

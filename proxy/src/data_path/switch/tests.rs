@@ -59,6 +59,7 @@ impl DataPath for Fake {
         self.note(match stance {
             Stance::All => "all",
             Stance::KnownFlows => "known",
+            Stance::Handover => "handover",
         })
     }
 }
@@ -78,13 +79,15 @@ fn run(
 }
 
 #[test]
-fn towards_nftables_new_flows_leave_the_old_path_before_the_copy() {
+fn towards_nftables_flows_are_copied_before_and_after_new_ones_leave_the_old_path() {
     let (outcome, log) = run(Kind::Ebpf, Kind::Nftables, None, None);
     assert!(!outcome.unwrap().old_is_draining());
     assert_eq!(
         log,
         [
             "nftables.apply",
+            "ebpf.flows",
+            "nftables.adopt",
             "ebpf.known",
             "ebpf.flows",
             "nftables.adopt",
@@ -106,9 +109,10 @@ fn towards_ebpf_the_new_path_learns_before_it_takes_new_flows() {
             "ebpf.apply",
             "nftables.flows",
             "ebpf.adopt",
-            "ebpf.all",
+            "ebpf.handover",
             "nftables.flows",
             "ebpf.adopt",
+            "ebpf.all",
             "nftables.counters",
             "nftables.remove",
             "nftables.counters"
@@ -120,10 +124,10 @@ fn towards_ebpf_the_new_path_learns_before_it_takes_new_flows() {
 fn sockets_are_drained_and_not_removed() {
     let (outcome, log) = run(Kind::Userspace, Kind::Ebpf, None, None);
     assert!(outcome.unwrap().old_is_draining());
-    assert_eq!(log, ["ebpf.apply", "userspace.known"]);
+    assert_eq!(log, ["ebpf.apply", "userspace.known", "ebpf.all"]);
     let (outcome, log) = run(Kind::Ebpf, Kind::Userspace, None, None);
     assert!(outcome.unwrap().old_is_draining());
-    assert_eq!(log, ["ebpf.known", "userspace.apply"]);
+    assert_eq!(log, ["ebpf.known", "userspace.apply", "userspace.all"]);
 }
 
 #[test]

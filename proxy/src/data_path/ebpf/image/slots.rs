@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use proxy_ebpf_common::{CLASS_HAS_RANGES, Hop, RuleEntry, Target, action, entry, snat, target};
 use proxy_rules::{Action, Affinity, BackendState, Backends, Match, Rule, Series, Side, Snat};
 
-use super::{MapImage, address, series_hash, side};
+use super::{MapImage, address, counters::Places, side};
 
 /// What a target stands for.
 type TargetId = (Side, Match, Option<(IpAddr, Option<u16>)>);
@@ -74,10 +74,10 @@ pub struct Slots {
     targets: Runs<TargetId>,
     /// Target index -> epoch.
     epochs: HashMap<u32, u32>,
-    /// What an earlier process has left: epoch -> index, series hash -> counter index.
-    left: (HashMap<u32, u32>, HashMap<u64, u32>),
+    /// What an earlier process has left: epoch -> index.
+    left: HashMap<u32, u32>,
     lookup: Runs<Vec<u32>>,
-    counters: Runs<Series>,
+    counters: Places,
     groups: (u32, u32),
 }
 
@@ -87,9 +87,9 @@ impl Default for Slots {
             classes: Runs::new(1),
             targets: Runs::new(1),
             epochs: HashMap::new(),
-            left: (HashMap::new(), HashMap::new()),
+            left: HashMap::new(),
             lookup: Runs::new(0),
-            counters: Runs::new(1),
+            counters: Places::default(),
             groups: (1, 1),
         }
     }
@@ -106,8 +106,8 @@ impl Slots {
         slots.targets.next = next(old.targets.keys().max().copied()).max(1);
         slots.lookup.next = next(old.lookup.keys().max().copied());
         slots.counters.next = next(old.hashes.values().max().copied()).max(1);
-        slots.left.0 = old.targets.iter().map(|(index, target)| (target.epoch, *index)).collect();
-        slots.left.1 = old.hashes.iter().map(|(hash, index)| (*hash, *index)).collect();
+        slots.left = old.targets.iter().map(|(index, target)| (target.epoch, *index)).collect();
+        slots.counters.left = old.hashes.iter().map(|(hash, index)| (*hash, *index)).collect();
         let group = old.sources.keys().map(|(_, data)| u32::from_be_bytes(data.group)).max();
         slots.groups =
             if group.is_some_and(|group| group >= 1 << 31) { (1 << 31, 1) } else { (1, 1) };
@@ -124,14 +124,25 @@ impl Slots {
     pub(super) fn begin(&mut self) {
         let half = if self.groups.0 < 1 << 31 { 1 << 31 } else { 1 };
         self.groups = (half, half);
+        self.counters.begin();
     }
 
     /// After a table is compiled.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end(&mut self, image: &mut MapImage) {
         self.classes.sweep();
         self.targets.sweep();
         self.lookup.sweep();
-        self.counters.sweep();
+        image.counters = self.counters.all();
+    }
+
+    /// How many counters belong to rules that are gone.
+    pub fn retired_counters(&self) -> u32 {
+        self.counters.retired()
+    }
+
+    /// Gives up counters of rules that are gone, those that a flow names excepted; their counts must be kept elsewhere.
+    pub fn reclaim_counters(&mut self, named: &HashSet<u32>) -> Vec<(u32, Series)> {
+        self.counters.reclaim(named)
     }
 
     /// The target of a rule that a flow to `backend` belongs to.
@@ -147,14 +158,7 @@ impl Slots {
 
     /// The counter of a rule's flow to `port`.
     pub fn counter_of(&self, rule: &Rule, port: u16) -> Option<u32> {
-        let series = Series::of(rule, None);
-        let (start, len) = self.counters.held.get(&series)?;
-        let ports = rule.matches.ports;
-        if *len == 1 {
-            Some(*start)
-        } else {
-            Some(start + u32::from(port.checked_sub(ports.first())?))
-        }
+        self.counters.of(rule, port)
     }
 
     pub(super) fn group(&mut self) -> u32 {
@@ -176,7 +180,7 @@ impl Slots {
         if ports.is_single() {
             entry.flags |= entry::EXACT_PORT;
         }
-        entry.counter = self.counter(rule, image, &mut entry.flags);
+        entry.counter = self.counter(rule, &mut entry.flags);
         match &rule.action {
             Action::Reject => entry.action = action::REJECT,
             Action::Drop(reason) => {
@@ -245,7 +249,7 @@ impl Slots {
             (index, self.epochs.get(&index).copied().unwrap_or_default())
         } else {
             let epoch = epoch(&id);
-            let index = self.targets.take_at(id, 1, self.left.0.remove(&epoch));
+            let index = self.targets.take_at(id, 1, self.left.remove(&epoch));
             self.epochs.insert(index, epoch);
             (index, epoch)
         };
@@ -263,29 +267,14 @@ impl Slots {
         index
     }
 
-    /// The counter that an earlier process has left for a series.
-    fn left_counter(&mut self, series: &Series) -> Option<u32> {
-        if self.left.1.is_empty() { None } else { self.left.1.remove(&series_hash(series)) }
-    }
-
     /// The rule's counter: the index of its series, or of its first port's minus that port.
-    fn counter(&mut self, rule: &Rule, image: &mut MapImage, flags: &mut u8) -> u32 {
-        let ports = rule.matches.ports;
-        let whole = Series::of(rule, None);
-        if ports.is_any() || !rule.count_per_port {
-            let left = self.left_counter(&whole);
-            let index = self.counters.take_at(whole.clone(), 1, left);
-            image.counters.insert(index, whole);
-            return index;
+    fn counter(&mut self, rule: &Rule, flags: &mut u8) -> u32 {
+        let (start, each) = self.counters.take(rule);
+        if !each {
+            return start;
         }
         *flags |= entry::PER_PORT;
-        let one = |port| Series { port: Some(port), last_port: None, ..whole.clone() };
-        let left = self.left_counter(&one(ports.first()));
-        let start = self.counters.take_at(whole.clone(), ports.count(), left);
-        for port in ports.first()..=ports.last() {
-            image.counters.insert(start + u32::from(port - ports.first()), one(port));
-        }
-        start.wrapping_sub(u32::from(ports.first()))
+        start.wrapping_sub(u32::from(rule.matches.ports.first()))
     }
 }
 
