@@ -226,6 +226,13 @@ impl Worker {
             let error = select::chain(&error);
             tracing::warn!(data_path = %path.kind(), %error, "maintaining the data path");
         }
+        for old in &mut self.draining {
+            // Its live flows are counted by ageing them.
+            if let Err(error) = old.path.maintain() {
+                let error = select::chain(&error);
+                tracing::warn!(data_path = %old.path.kind(), %error, "maintaining a draining path");
+            }
+        }
         self.drain();
         let wanted = self.order();
         let settled = self.state.error.is_none() && self.state.kind == wanted.first().copied();
@@ -242,7 +249,7 @@ impl Worker {
         }
         for mut old in std::mem::take(&mut self.draining) {
             let live = old.path.counters().ok().and_then(|snapshot| snapshot.live_flows);
-            if live.is_some_and(|live| live > 0) && Instant::now() < old.until {
+            if live != Some(0) && Instant::now() < old.until {
                 self.draining.push(old);
             } else {
                 self.retire(old.path.as_mut());

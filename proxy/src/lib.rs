@@ -11,6 +11,7 @@ pub mod data_path;
 pub mod engine;
 pub mod explain;
 pub mod metrics;
+pub mod only;
 pub mod run;
 pub mod shared;
 pub mod status;

@@ -3,7 +3,10 @@
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
-use proxy_rules::{config::Config, validate};
+use proxy_rules::{
+    config::{Config, PathKind},
+    validate,
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -17,6 +20,7 @@ use crate::{
     config_watch::{self, Event},
     data_path::select::Real,
     engine::Engine,
+    only::{Only, OnlyError},
     shared::Shared,
     status::ConfigStatus,
     telemetry::Level,
@@ -32,6 +36,8 @@ struct Loop {
     shared: Arc<Shared>,
     args: Run,
     drain: Duration,
+    /// Held from the first configuration on that wants one of the kernel's paths.
+    only: Option<Only>,
 }
 
 /// Runs until told to stop.
@@ -46,10 +52,15 @@ pub async fn run(args: Run, level: Level) -> Result<ExitCode> {
     let (events, mut changes) = mpsc::channel(1);
     let (again, reload) = mpsc::channel(1);
     let mut watcher = tokio::spawn(config_watch::watch(args.config.clone(), events, reload));
-    let mut this = Loop { shared: Arc::clone(&shared), args, drain: DRAIN };
+    let mut this = Loop { shared: Arc::clone(&shared), args, drain: DRAIN, only: None };
 
     // The first reading decides where the interface listens.
     let first = changes.recv().await;
+    if let Some(Event::Content(text)) = &first
+        && let Ok(config) = validate::validate(text)
+    {
+        this.claim(&config)?;
+    }
     let admin = this.serve(first.as_ref()).await?;
     if let Some(event) = first {
         this.change(event).await?;
@@ -119,7 +130,17 @@ impl Loop {
             }
         };
         match validate::validate(&text) {
-            Ok(config) => self.apply(config).await,
+            Ok(config) => {
+                if let Err(error) = self.claim(&config) {
+                    tracing::error!("{error}: the table in force stays");
+                    self.shared.update_config(|status| {
+                        status.errors = vec![error.to_string()];
+                        status.error_count = 1;
+                    });
+                    return Ok(());
+                }
+                self.apply(config).await
+            }
             Err(errors) => {
                 let count = errors.len();
                 tracing::error!(count, "rules file is not valid: the table in force stays");
@@ -130,6 +151,18 @@ impl Loop {
                 Ok(())
             }
         }
+    }
+
+    /// Makes sure that no other agent works in this network namespace, if the kernel's paths are wanted.
+    fn claim(&mut self, config: &Config) -> Result<(), OnlyError> {
+        let wanted = match self.args.data_path.only() {
+            Some(only) => vec![only],
+            None => config.options.data_paths.clone(),
+        };
+        if self.only.is_none() && wanted.iter().any(|kind| *kind != PathKind::Userspace) {
+            self.only = Some(Only::claim()?);
+        }
+        Ok(())
     }
 
     async fn apply(&mut self, mut config: Config) -> Result<()> {
@@ -167,7 +200,7 @@ impl Loop {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Until no flow is left or no packet comes any more.
+    /// Until no packet comes any more; when no flow is left either, sooner. (The live flows are as of the last ageing.)
     async fn quiet(&self) {
         let mut last = None;
         let mut still = 0;
@@ -182,7 +215,7 @@ impl Loop {
                 .fold(0, u64::wrapping_add);
             still = if last == Some(packets) { still + 1 } else { 0 };
             last = Some(packets);
-            if snapshot.live_flows == Some(0) || still >= QUIET_READINGS {
+            if still >= QUIET_READINGS || (still > 0 && snapshot.live_flows == Some(0)) {
                 return;
             }
         }

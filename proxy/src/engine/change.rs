@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use proxy_rules::RuleTable;
+use proxy_rules::{RuleTable, Snapshot};
 
 use super::{Applied, Draining, Worker};
 use crate::data_path::{
@@ -101,6 +101,9 @@ impl Worker {
 
     /// Makes one kind carry the table, moving flows if another does now.
     fn attempt(&mut self, kind: Kind, table: &RuleTable) -> Outcome {
+        if self.current.is_none() {
+            self.current = self.left_by_another(kind, table);
+        }
         let Some(mut old) = self.current.take() else {
             return match self.install(kind, table) {
                 Ok(path) => {
@@ -127,12 +130,36 @@ impl Worker {
         Ok(path)
     }
 
+    /// Another path that an earlier process has left in force: it carries on until its flows have been moved.
+    fn left_by_another(&self, kind: Kind, table: &RuleTable) -> Option<Box<dyn DataPath>> {
+        for other in Kind::ALL.into_iter().filter(|other| *other != kind) {
+            let Ok(mut path) = self.factory.make(other) else { continue };
+            if !path.is_left() {
+                continue;
+            }
+            tracing::info!(data_path = %other, "taking over what an earlier process has left");
+            match path.apply(table) {
+                Ok(()) => return Some(path),
+                Err(error) => {
+                    let error = select::chain(&error);
+                    tracing::warn!(data_path = %other, %error, "it cannot be taken over and is removed");
+                    if let Err(error) = path.remove() {
+                        let error = select::chain(&error);
+                        tracing::warn!(data_path = %other, %error, "removing it");
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// Switches; on success the new path takes the place of the one before, which is retired or draining.
     fn replace(&mut self, old: &mut Box<dyn DataPath>, kind: Kind, table: &RuleTable) -> Outcome {
-        let mut new = match select::candidate(self.factory.as_ref(), kind, table) {
+        let mut new = match self.successor(kind, table) {
             Ok(new) => new,
             Err(error) => return Outcome::Refused(error),
         };
+        let before = new.counters().unwrap_or_default();
         match switch::switch(old.as_mut(), new.as_mut(), table) {
             Ok(moved) => {
                 let (from, to) = (old.kind(), new.kind());
@@ -140,22 +167,48 @@ impl Worker {
                 tracing::info!(%from, %to, flows, adopted, "switched data paths");
                 let old = std::mem::replace(old, new);
                 match moved.last {
-                    Some(last) => self.base = std::mem::take(&mut self.base).plus(&last),
+                    Some(last) => self.keep(&last),
                     None => {
                         self.draining.push(Draining { path: old, until: Instant::now() + DRAIN });
                     }
                 }
                 self.state.switches += 1;
+                Outcome::InForce
             }
-            Err(error) => return Outcome::Failed(error),
+            Err(error) => {
+                // What it has carried before, or meanwhile, stays counted.
+                let after = new.counters().unwrap_or_default();
+                self.keep(&switch::latest(before, after));
+                Outcome::Failed(error)
+            }
         }
-        Outcome::InForce
+    }
+
+    /// The path to switch to: one of this kind that still drains, for there must not be two with the same maps, or a
+    /// new one.
+    fn successor(
+        &mut self,
+        kind: Kind,
+        table: &RuleTable,
+    ) -> Result<Box<dyn DataPath>, ApplyError> {
+        let Some(place) = self.draining.iter().position(|old| old.path.kind() == kind) else {
+            return select::candidate(self.factory.as_ref(), kind, table);
+        };
+        if let Some(old) = self.draining.get(place) {
+            old.path.supports(table)?;
+        }
+        Ok(self.draining.remove(place).path)
+    }
+
+    /// Adds the last counts of a path that is gone.
+    fn keep(&mut self, last: &Snapshot) {
+        self.base = std::mem::take(&mut self.base).plus(last);
     }
 
     /// Removes a path and keeps its counts.
     pub(super) fn retire(&mut self, path: &mut dyn DataPath) {
         match switch::retire(path) {
-            Ok(last) => self.base = std::mem::take(&mut self.base).plus(&last),
+            Ok(last) => self.keep(&last),
             Err((step, error)) => {
                 tracing::warn!(data_path = %path.kind(), step, error = select::chain(&error));
             }
