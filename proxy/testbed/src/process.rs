@@ -1,10 +1,12 @@
 //! The real proxy binary in a namespace.
 
 use std::{
+    fs::Permissions,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -39,6 +41,8 @@ impl<'a> ProxyProcess<'a> {
         config: &str,
     ) -> Result<Self> {
         let directory = tempfile::tempdir()?;
+        // The command may run it as another user.
+        std::fs::set_permissions(directory.path(), Permissions::from_mode(0o777))?;
         let rules = directory.path().join("rules.yaml");
         let log = directory.path().join("log");
         std::fs::write(&rules, config)?;
@@ -109,6 +113,18 @@ impl<'a> ProxyProcess<'a> {
         let status = head.split(' ').nth(1).unwrap_or_default();
         ensure!(status.starts_with('2'), "{method} {path}: {status}: {body}");
         Ok(unchunk(head, body))
+    }
+
+    /// Asks it to end (SIGTERM): it drains first.
+    pub fn terminate(&self) -> Result<()> {
+        let id = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        Ok(nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM)?)
+    }
+
+    /// Waits for its end; tells how it ended and what it has logged.
+    pub fn wait(mut self) -> Result<(ExitStatus, String)> {
+        poll_until(DEADLINE * 4, "the proxy ends", || self.ended())?;
+        Ok((self.child.wait()?, self.log()))
     }
 
     /// Kills it as the kernel would: nothing is cleaned up.

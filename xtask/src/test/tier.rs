@@ -107,6 +107,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "cases", Tier::Cases),
     here("proxy", "userspace", Tier::Namespace),
     here("proxy", "process", Tier::Process),
+    here("proxy", "continuity", Tier::Process),
     everywhere("proxy", "packet", Tier::Packet),
     here("proxy-rules", "model", Tier::Property),
 ];

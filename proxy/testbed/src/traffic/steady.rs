@@ -1,6 +1,7 @@
 //! Traffic that goes on while something is changed, and a record of what was lost.
 
 use std::{
+    collections::HashSet,
     io::{Read as _, Write as _},
     net::{SocketAddr, UdpSocket},
     sync::{
@@ -29,6 +30,10 @@ pub struct Report {
     pub datagrams: u64,
     /// Datagrams whose echo never came.
     pub lost: u64,
+    /// Numbers of the first of them.
+    pub missing: Vec<u64>,
+    /// The longest time between two echoes.
+    pub silence: Duration,
 }
 
 /// Many TCP connections that exchange numbered blocks, and a UDP stream of a thousand datagrams a second.
@@ -37,7 +42,7 @@ pub struct Steady {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
     tcp: JoinHandle<Report>,
-    udp: Option<(JoinHandle<u64>, JoinHandle<u64>, Arc<AtomicU64>)>,
+    udp: Option<Stream>,
 }
 
 impl Steady {
@@ -58,7 +63,12 @@ impl Steady {
         let stop = Arc::new(AtomicBool::new(false));
         let rounds = Arc::new(AtomicU64::new(0));
         let udp = match udp {
-            Some(to) => Some(stream(UdpClient::new(namespace, to)?.socket, &stop)?),
+            Some(to) => {
+                let client = UdpClient::new(namespace, to)?;
+                // What a flow's first packets meet, unresolved neighbours above all, is not the question here.
+                client.echo(1, 8).with_context(|| format!("UDP to {to}"))?;
+                Some(stream(client.socket, &stop)?)
+            }
             None => None,
         };
         let (stopping, counting) = (Arc::clone(&stop), Arc::clone(&rounds));
@@ -80,8 +90,11 @@ impl Steady {
         let mut report = self.tcp.join().map_err(|_| anyhow!("the TCP thread died"))?;
         if let Some((sender, receiver, received)) = self.udp {
             report.datagrams = sender.join().map_err(|_| anyhow!("the UDP sender died"))?;
-            receiver.join().map_err(|_| anyhow!("the UDP receiver died"))?;
+            let seen = receiver.join().map_err(|_| anyhow!("the UDP receiver died"))?;
+            report.silence = seen.silence;
             report.lost = report.datagrams - received.load(Ordering::Relaxed);
+            let lost = |number: &u64| !seen.numbers.contains(number);
+            report.missing = (0..report.datagrams).filter(lost).take(10).collect();
         }
         Ok(report)
     }
@@ -112,14 +125,23 @@ fn exchange(mut clients: Vec<Client>, stop: &AtomicBool, rounds: &AtomicU64) -> 
     report
 }
 
-type Stream = (JoinHandle<u64>, JoinHandle<u64>, Arc<AtomicU64>);
+/// What came back of a UDP stream.
+#[derive(Debug, Default)]
+struct Seen {
+    numbers: HashSet<u64>,
+    silence: Duration,
+}
+
+/// The sender, which counts; the receiver; how much has come back.
+type Stream = (JoinHandle<u64>, JoinHandle<Seen>, Arc<AtomicU64>);
 
 fn stream(socket: UdpSocket, stop: &Arc<AtomicBool>) -> Result<Stream> {
     let receiving = socket.try_clone()?;
     receiving.set_read_timeout(Some(Duration::from_millis(100)))?;
     let sent = Arc::new(AtomicU64::new(0));
     let received = Arc::new(AtomicU64::new(0));
-    let (stopping, counting) = (Arc::clone(stop), Arc::clone(&sent));
+    let over = Arc::new(AtomicBool::new(false));
+    let (stopping, counting, ending) = (Arc::clone(stop), Arc::clone(&sent), Arc::clone(&over));
     let sender = std::thread::spawn(move || {
         let (start, mut number) = (Instant::now(), 0_u64);
         while !stopping.load(Ordering::Relaxed) {
@@ -132,24 +154,33 @@ fn stream(socket: UdpSocket, stop: &Arc<AtomicBool>) -> Result<Stream> {
             number += 1;
             counting.store(number, Ordering::Relaxed);
         }
+        ending.store(true, Ordering::Release);
         number
     });
-    let (stopping, got) = (Arc::clone(stop), Arc::clone(&received));
+    let got = Arc::clone(&received);
     let receiver = std::thread::spawn(move || {
         let (mut buffer, mut end) = ([0; 64], None);
+        let (mut last, mut seen) = (Instant::now(), Seen::default());
         loop {
             if receiving.recv(&mut buffer).is_ok() {
-                got.fetch_add(1, Ordering::Relaxed);
-            } else if stopping.load(Ordering::Relaxed) {
-                // Stopped and silent for a while: what has not come is lost.
+                let [a, b, c, d, e, f, g, h, ..] = buffer;
+                if seen.numbers.insert(u64::from_be_bytes([a, b, c, d, e, f, g, h])) {
+                    got.fetch_add(1, Ordering::Relaxed);
+                }
+                seen.silence = seen.silence.max(last.elapsed());
+                last = Instant::now();
+            } else if over.load(Ordering::Acquire) {
+                // Over and silent for a while: what has not come is lost.
                 let end = *end.get_or_insert_with(|| Instant::now() + Duration::from_millis(500));
                 if Instant::now() >= end {
-                    return got.load(Ordering::Relaxed);
+                    return seen;
                 }
             }
-            let all = got.load(Ordering::Relaxed) == sent.load(Ordering::Relaxed);
-            if stopping.load(Ordering::Relaxed) && all {
-                return got.load(Ordering::Relaxed);
+            // In this order: what is sent last counts too.
+            if over.load(Ordering::Acquire)
+                && got.load(Ordering::Relaxed) == sent.load(Ordering::Relaxed)
+            {
+                return seen;
             }
         }
     });
