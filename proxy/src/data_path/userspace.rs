@@ -43,8 +43,16 @@ struct Shared {
     capacity: Arc<Capacity>,
 }
 
+/// One descriptor in so many is for a pipe.
+const PIPE_SHARE: u32 = 4;
+
+/// Descriptors that the rest of the process needs.
+const OTHER_FILES: u32 = 64;
+
 /// The user-space data path.
 pub struct UserspacePath {
+    /// How many files the process may open.
+    files: u32,
     runtime: Option<Runtime>,
     listeners: BTreeMap<Listen, Listener>,
     notes: Vec<String>,
@@ -81,9 +89,12 @@ impl UserspacePath {
         if soft < hard {
             setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
         }
+        let files = u32::try_from(hard).unwrap_or(u32::MAX);
+        tcp::pipe::limit(files / PIPE_SHARE / 2);
         let runtime =
             Builder::new_multi_thread().thread_name("userspace-path").enable_all().build()?;
         Ok(Self {
+            files,
             connections: Tasks::new(runtime.handle().clone()),
             runtime: Some(runtime),
             listeners: BTreeMap::new(),
@@ -197,7 +208,8 @@ impl DataPath for UserspacePath {
             opened.insert(*listen, self.open(*listen).map_err(bind_step(*listen))?);
         }
         // From here on nothing fails.
-        self.shared.capacity.set_max(plan.max_flows);
+        let others = OTHER_FILES + self.files / PIPE_SHARE + plan.frontends.len() as u32;
+        self.shared.capacity.set_max(plan.max_flows, self.files.saturating_sub(others));
         self.notes = plan.notes;
         for mut listener in self
             .listeners
@@ -282,7 +294,8 @@ impl DataPath for UserspacePath {
                 "{listen}: the address is not on this host; traffic must be routed here as local"
             )
         };
-        self.notes.iter().cloned().chain(foreign.map(note)).collect()
+        let notes = self.notes.iter().cloned().chain(foreign.map(note));
+        notes.chain(self.shared.capacity.shortage()).collect()
     }
 }
 

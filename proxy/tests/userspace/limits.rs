@@ -9,7 +9,10 @@ use std::{
     thread,
 };
 
-use nix::unistd::geteuid;
+use nix::{
+    sys::resource::{Resource, setrlimit},
+    unistd::geteuid,
+};
 use proxy::data_path::{DataPath, userspace::UserspacePath};
 use proxy_rules::{DropReason, Protocol, RuleTable, Settings, Side};
 
@@ -170,4 +173,116 @@ fn ten_thousand_short_connections_leave_no_descriptor() {
     assert_eq!(count(&path, &rule).flows as usize, 4 * EACH + 1);
     path.remove().unwrap();
     assert!(descriptors() < before, "the listener is closed too");
+}
+
+#[test]
+fn what_the_limit_of_open_files_cannot_serve_is_reset_counted_and_explained() {
+    // 64 are kept back, a quarter is for pipes, one is the listener's: 7 remain, for 3 connections.
+    const FILES: u64 = 96;
+    if env::var_os(ALONE).is_none() {
+        let test =
+            "limits::what_the_limit_of_open_files_cannot_serve_is_reset_counted_and_explained";
+        return alone(test, |_| {});
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, FILES, FILES).unwrap();
+    let (echo, front) = (Echo::tcp(local()), frontend());
+    let path = path([rule(Protocol::Tcp, front, &[echo.address])]);
+    let mut kept: Vec<_> = (0..3).map(|_| connect(front)).collect();
+    for client in &mut kept {
+        echoes(client, b"x");
+    }
+    assert!(path.notes().is_empty(), "{:?}", path.notes());
+    assert_reset(&mut connect(front));
+    assert_eq!(drops(&path, DropReason::FlowTableFull), 1);
+    let notes = path.notes();
+    assert!(notes.iter().any(|note| note.contains("raise the limit of open files")), "{notes:?}");
+    kept.pop();
+    eventually("there is room again", || path.counters().unwrap().live_flows == Some(2));
+    echoes(&mut connect(front), b"x");
+}
+
+#[test]
+fn listeners_survive_that_no_descriptor_is_left() {
+    const FILES: u64 = 512;
+    if env::var_os(ALONE).is_none() {
+        return alone("limits::listeners_survive_that_no_descriptor_is_left", |_| {});
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, FILES, FILES).unwrap();
+    let (echo, front) = (Echo::tcp(local()), frontend());
+    let path = path([rule(Protocol::Tcp, front, &[echo.address])]);
+    let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let mut all = Vec::new();
+    while let Ok(file) = fs::File::open("/dev/null") {
+        all.push(file);
+    }
+    // The kernel accepts; the process cannot.
+    client.connect(&front.into()).unwrap();
+    eventually("it is noted", || !path.notes().is_empty());
+    assert_eq!(path.counters().unwrap().live_flows, Some(0));
+    drop(all);
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
+    echoes(&mut client.into(), b"at last");
+}
+
+/// Forbids this process splice(2), as a container's sandbox may.
+fn forbid_splice() {
+    let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let number = libc::SYS_splice as u32;
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut program = [
+        filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, refuse),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
+    // SAFETY: both calls change this process alone; the program outlives the second, which copies it.
+    let results = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+        ]
+    };
+    assert_eq!(results, [0, 0]);
+}
+
+/// Pipes that this process has open.
+fn pipes() -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap();
+    let targets = links.filter_map(|link| fs::read_link(link.unwrap().path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("pipe:")).count()
+}
+
+/// Sends much both ways; returns how many pipes that has opened.
+fn pipes_for_bulk() -> usize {
+    let (echo, front) = (Echo::tcp(local()), frontend());
+    let rule = rule(Protocol::Tcp, front, &[echo.address]);
+    let path = path([rule.clone()]);
+    let before = pipes();
+    let mut client = connect(front);
+    echoes(&mut client, b"small");
+    assert_eq!(pipes(), before);
+    for _ in 0..20 {
+        echoes(&mut client, &vec![7; 1 << 20]);
+    }
+    let count = count(&path, &rule);
+    assert_eq!((count.original_bytes, count.reply_bytes), (5 + (20 << 20), 5 + (20 << 20)));
+    pipes() - before
+}
+
+#[test]
+fn bulk_data_passes_through_pipes() {
+    if env::var_os(ALONE).is_none() {
+        return alone("limits::bulk_data_passes_through_pipes", |_| {});
+    }
+    assert!(pipes_for_bulk() > 0);
+}
+
+#[test]
+fn where_splice_is_forbidden_bytes_are_copied() {
+    if env::var_os(ALONE).is_none() {
+        return alone("limits::where_splice_is_forbidden_bytes_are_copied", |_| {});
+    }
+    forbid_splice();
+    pipes_for_bulk();
 }

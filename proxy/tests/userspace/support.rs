@@ -33,10 +33,12 @@ pub(crate) fn frontend() -> SocketAddr {
     SocketAddr::new(local(), 8080)
 }
 
-/// A free address and port of ::1, for TCP and UDP.
+/// An address and port of ::1 that no other test of this process gets, and that no system hands out by itself.
 pub(crate) fn frontend6() -> SocketAddr {
-    let tcp = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
-    tcp.local_addr().unwrap()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let process = (std::process::id() % 200) as u16;
+    let port = 10_000 + process * 100 + NEXT.fetch_add(1, Ordering::Relaxed);
+    (Ipv6Addr::LOCALHOST, port).into()
 }
 
 /// A DNAT rule from one address and port to ready backends of weight 1.

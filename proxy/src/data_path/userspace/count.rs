@@ -108,43 +108,93 @@ impl Counters {
     }
 }
 
-/// How many flows may live at once, TCP connections and UDP sessions together.
+/// How many flows may live at once, TCP connections and UDP sessions together, and how many descriptors they may take.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
-    live: AtomicU32,
+    live: Gauge,
+    files: Gauge,
+    /// How often a flow had to wait or was refused for want of descriptors.
+    exhausted: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Gauge {
+    used: AtomicU32,
     max: AtomicU32,
+}
+
+impl Gauge {
+    fn take(&self, n: u32) -> bool {
+        let max = self.max.load(Relaxed);
+        let more = |used: u32| used.checked_add(n).filter(|used| *used <= max);
+        self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    fn give(&self, n: u32) {
+        self.used.fetch_sub(n, Relaxed);
+    }
 }
 
 /// Room for one flow, given back on drop.
 #[derive(Debug)]
-pub(super) struct Permit(Arc<Capacity>);
+pub(super) struct Permit {
+    capacity: Arc<Capacity>,
+    files: u32,
+}
 
 impl Capacity {
-    /// Changes the limit; flows above a lowered one live on.
-    pub(super) fn set_max(&self, max: u32) {
-        self.max.store(max, Relaxed);
+    /// Changes the limits; flows above lowered ones live on.
+    pub(super) fn set_max(&self, flows: u32, files: u32) {
+        self.live.max.store(flows, Relaxed);
+        self.files.max.store(files, Relaxed);
     }
 
     /// Live flows.
     pub(super) fn live(&self) -> u32 {
-        self.live.load(Relaxed)
+        self.live.used.load(Relaxed)
     }
 
     /// The limit.
     pub(super) fn max(&self) -> u32 {
-        self.max.load(Relaxed)
+        self.live.max.load(Relaxed)
     }
 
-    /// Room for a new flow, if there is any.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Permit> {
-        let max = self.max.load(Relaxed);
-        self.live.fetch_update(Relaxed, Relaxed, |live| (live < max).then_some(live + 1)).ok()?;
-        Some(Permit(Arc::clone(self)))
+    /// Room for a new flow that takes so many descriptors, if there is any.
+    pub(super) fn take(self: &Arc<Self>, files: u32) -> Option<Permit> {
+        if !self.live.take(1) {
+            return None;
+        }
+        if !self.files.take(files) {
+            self.live.give(1);
+            if self.exhausted() {
+                tracing::warn!("{}", self.shortage().unwrap_or_default());
+            }
+            return None;
+        }
+        Some(Permit { capacity: Arc::clone(self), files })
+    }
+
+    /// Counts that descriptors were wanting; true the first time, which is worth a line in the log.
+    pub(super) fn exhausted(&self) -> bool {
+        self.exhausted.fetch_add(1, Relaxed) == 0
+    }
+
+    /// What to tell if descriptors have been wanting.
+    pub(super) fn shortage(&self) -> Option<String> {
+        let times = self.exhausted.load(Relaxed);
+        let files = self.files.max.load(Relaxed);
+        (times > 0).then(|| {
+            format!(
+                "descriptors ran out {times} times; flows may take {files} and a TCP connection takes 2: raise the \
+                 limit of open files (ulimit -n, LimitNOFILE)"
+            )
+        })
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.live.fetch_sub(1, Relaxed);
+        self.capacity.files.give(self.files);
+        self.capacity.live.give(1);
     }
 }

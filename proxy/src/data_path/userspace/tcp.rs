@@ -19,6 +19,7 @@ use super::{
 };
 
 mod dial;
+pub(super) mod pipe;
 mod proxy_header;
 mod relay;
 
@@ -30,6 +31,9 @@ const KEEP_ALIVE: TcpKeepalive = TcpKeepalive::new()
 
 /// Pause after the process ran out of descriptors; clients wait in the accept queue meanwhile.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a connection takes of the process's descriptors.
+const DESCRIPTORS: u32 = 2;
 
 /// What an accepting task needs besides its socket.
 pub(super) struct Context {
@@ -53,7 +57,9 @@ impl Context {
             match accepted {
                 Ok((stream, client)) => self.start(stream, client),
                 Err(error) if is_exhausted(&error) => {
-                    tracing::warn!(%error, "cannot accept connections: raise the limit of open files");
+                    if self.shared.capacity.exhausted() {
+                        tracing::warn!(%error, "cannot accept connections: raise the limit of open files");
+                    }
                     select! {
                         () = stop.cancelled() => return,
                         () = tokio::time::sleep(DESCRIPTOR_PAUSE) => {}
@@ -71,23 +77,25 @@ impl Context {
         let rules = Arc::clone(&live.borrow_and_update());
         let (reason, tally) = match rules.decide(client) {
             Decision::Refuse(reason, tally) => (reason, tally),
-            Decision::Carry { rule, carry, hash, tally } => match self.shared.capacity.take() {
-                None => (DropReason::FlowTableFull, Some(tally)),
-                Some(permit) => {
-                    let connection = Connection {
-                        stream,
-                        client,
-                        frontend: rules.listen().address,
-                        rule: rule.clone(),
-                        carry: Arc::clone(carry),
-                        hash,
-                        tally: Arc::clone(tally),
-                        shared: Arc::clone(&self.shared),
-                        _permit: permit,
-                    };
-                    return self.connections.spawn(|stop| connection.run(live, stop));
+            Decision::Carry { rule, carry, hash, tally } => {
+                match self.shared.capacity.take(DESCRIPTORS) {
+                    None => (DropReason::FlowTableFull, Some(tally)),
+                    Some(permit) => {
+                        let connection = Connection {
+                            stream,
+                            client,
+                            frontend: rules.listen().address,
+                            rule: rule.clone(),
+                            carry: Arc::clone(carry),
+                            hash,
+                            tally: Arc::clone(tally),
+                            shared: Arc::clone(&self.shared),
+                            _permit: permit,
+                        };
+                        return self.connections.spawn(|stop| connection.run(live, stop));
+                    }
                 }
-            },
+            }
         };
         self.shared.counters.dropped(reason, tally);
         reset(&stream);
@@ -131,9 +139,12 @@ impl Connection {
             dialled = self.dial() => dialled,
             () = stop.cancelled() => return reset(&self.stream),
         };
-        let Some((stream, backend)) = dialled else {
-            self.shared.counters.dropped(DropReason::NoBackend, Some(&self.tally));
-            return reset(&self.stream);
+        let (stream, backend) = match dialled {
+            Ok(dialled) => dialled,
+            Err(reason) => {
+                self.shared.counters.dropped(reason, Some(&self.tally));
+                return reset(&self.stream);
+            }
         };
         self.tally.flow();
         let relayed = select! {
@@ -152,19 +163,24 @@ impl Connection {
     }
 
     /// Connects to the first backend that accepts, beginning with the chosen one.
-    async fn dial(&self) -> Option<(TcpStream, SocketAddr)> {
+    async fn dial(&self) -> Result<(TcpStream, SocketAddr), DropReason> {
+        let mut reason = DropReason::NoBackend;
         if let Err(error) = tune(&self.stream) {
             tracing::debug!(client = %self.client, %error, "client socket");
         }
         for backend in self.carry.candidates(self.hash) {
             match self.dial_one(backend).await {
-                Ok(stream) => return Some((stream, backend)),
+                Ok(stream) => return Ok((stream, backend)),
                 Err(error) => {
+                    if is_exhausted(&error) {
+                        self.shared.capacity.exhausted();
+                        reason = DropReason::FlowTableFull;
+                    }
                     tracing::debug!(rule = %self.rule, %backend, %error, "backend does not accept");
                 }
             }
         }
-        None
+        Err(reason)
     }
 
     async fn dial_one(&self, backend: SocketAddr) -> io::Result<TcpStream> {

@@ -27,6 +27,8 @@ use super::{
 
 mod batch;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use session::Session;
 
@@ -124,7 +126,7 @@ impl Service {
             Decision::Refuse(reason, tally) => return refused(reason, tally),
             Decision::Carry { rule, carry, hash, tally } => (rule, carry, hash, tally),
         };
-        let Some(permit) = self.shared.capacity.take() else {
+        let Some(permit) = self.shared.capacity.take(1) else {
             return refused(DropReason::FlowTableFull, Some(tally));
         };
         let Some(backend) = carry.candidates(hash).next() else {
