@@ -11,7 +11,12 @@ mod rules;
 #[path = "laws/tables.rs"]
 mod tables;
 
+use proxy::data_path::{DataPath, userspace::UserspacePath};
 use proxy_rules::{Count, Snapshot};
+
+fn userspace() -> Box<dyn DataPath> {
+    Box::new(UserspacePath::new().unwrap())
+}
 
 /// The sum of a rule's counts.
 fn count(snapshot: &Snapshot, id: &str) -> Count {

@@ -24,6 +24,13 @@ on_each_path!(
     a_draining_backend_keeps_its_flows_and_gets_no_new_ones,
 );
 
+on_each_path!(
+    userspace = crate::userspace:
+    established_flows_of_surviving_backends_survive,
+    a_removed_backend_resets_tcp_and_its_udp_flows_are_re_homed,
+    a_draining_backend_keeps_its_flows_and_gets_no_new_ones,
+);
+
 /// TCP port 80 and UDP port 53 on both families, at these hosts' 8080 and 5353.
 fn to(hosts: &[usize], draining: Option<usize>) -> RuleTable {
     let mut rules = Vec::new();

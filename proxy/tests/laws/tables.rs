@@ -21,6 +21,16 @@ on_each_path!(
     removal_leaves_no_trace,
 );
 
+// A table for a device that does not exist is no failure of sockets, which need none: what fails there is a bind, and
+// the law about it is `a_failed_bind_changes_nothing` of the user-space tests.
+on_each_path!(
+    userspace = crate::userspace:
+    applying_twice_is_applying_once,
+    a_table_means_the_same_after_another_as_from_nothing,
+    counters_of_surviving_rules_survive,
+    removal_leaves_no_trace,
+);
+
 const FRONT: &str = PROXY_TAILNET[0];
 const PORTS: [u16; 3] = [53, 54, 55];
 

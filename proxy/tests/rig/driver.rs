@@ -102,18 +102,18 @@ pub(crate) fn skipped() -> bool {
     skip
 }
 
-/// Each body as a test on each path.
+/// Each body as a test on each path of packets, or on a path that is named with what makes it.
 macro_rules! on_each_path {
     ($($name:ident),+ $(,)?) => {
-        on_each_path!(@ ebpf: $($name),+);
-        on_each_path!(@ nftables: $($name),+);
+        on_each_path!(ebpf = crate::driver::ebpf: $($name),+);
+        on_each_path!(nftables = crate::driver::nftables: $($name),+);
     };
-    (@ $path:ident: $($name:ident),+) => {
+    ($path:ident = $make:path: $($name:ident),+ $(,)?) => {
         mod $path {
             $(#[test]
             fn $name() {
                 if !crate::driver::skipped() {
-                    super::$name(crate::driver::$path);
+                    super::$name($make);
                 }
             })+
         }
