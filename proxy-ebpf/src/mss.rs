@@ -23,15 +23,18 @@ pub(crate) fn clamp(skb: *mut __sk_buff, l4: u32, mss: u32) -> u32 {
     if !load(skb, l4 + 12, &mut offset_byte) {
         return 0;
     }
-    let len = u32::from(offset_byte[0] >> 4).wrapping_mul(4).wrapping_sub(20);
-    if len == 0 || len > MAX_OPTIONS {
+    let words = u32::from(offset_byte[0] >> 4);
+    if words <= 5 {
         return 0;
     }
+    // Opaque, so that the compiler leaves the arithmetic in by which the verifier sees that `len` is 4 to 64. It would
+    // check a copy instead, and before 6.8 the verifier learns nothing from `!= 0`.
+    let len = ((core::hint::black_box(words).wrapping_sub(6) & 15) + 1) * 4;
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
     // SAFETY: per-CPU, and no other program runs on this CPU before this one ends.
     let scratch = unsafe { &mut *scratch };
     let options = &mut scratch.options;
-    // SAFETY: `len` is at most 40; the helper fails if the packet is shorter.
+    // SAFETY: `len` is at most the size of `options`; the helper fails if the packet is shorter.
     let code = unsafe {
         bpf_skb_load_bytes(skb.cast_const().cast(), l4 + 20, options.as_mut_ptr().cast(), len)
     };
