@@ -19,8 +19,10 @@ use crate::Namespace;
 
 /// Bytes of the virtio header before each packet (struct `virtio_net_hdr`).
 const HEADER: usize = 10;
-/// TUN_F_CSUM, TSO4, TSO6, TSO_ECN, USO4, USO6 (include/uapi/linux/if_tun.h).
-const OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40;
+/// TUN_F_CSUM, TSO4, TSO6, TSO_ECN (include/uapi/linux/if_tun.h).
+const OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08;
+/// USO4, USO6, known since 6.2.
+const UDP_OFFLOADS: libc::c_ulong = 0x20 | 0x40;
 
 /// An L3 TUN device.
 #[derive(Debug)]
@@ -58,8 +60,11 @@ fn open(device: &str) -> io::Result<File> {
     if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: TUNSETOFFLOAD takes its flags by value.
-    if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, OFFLOADS) } != 0 {
+    let offload = |flags: libc::c_ulong| {
+        // SAFETY: TUNSETOFFLOAD takes its flags by value.
+        unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, flags) == 0 }
+    };
+    if !offload(OFFLOADS | UDP_OFFLOADS) && !offload(OFFLOADS) {
         return Err(io::Error::last_os_error());
     }
     Ok(file)
