@@ -1,6 +1,10 @@
 //! One world for all fixtures: a client on the tailnet, a frontend, a backend in the cluster, both families.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::{Deref, DerefMut},
+    sync::Mutex,
+};
 
 use proxy::data_path::ebpf::shadow::{Shadow, ShadowLink, Verdict};
 use proxy_rules::{
@@ -112,13 +116,55 @@ pub(crate) fn service(snat: Snat) -> Vec<Rule> {
     rules
 }
 
-pub(crate) fn world(rules: Vec<Rule>) -> Shadow {
+/// Loaded programs that no test has in use. Loading is what takes time: on an emulated machine seconds for each.
+static IDLE: Mutex<Vec<Shadow>> = Mutex::new(Vec::new());
+
+/// Loaded programs that go back to [`IDLE`]. Those of a test that fails do not: what they hold may be wrong.
+pub(crate) struct World(Option<Shadow>);
+
+impl Deref for World {
+    type Target = Shadow;
+    fn deref(&self) -> &Shadow {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Shadow {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            IDLE.lock().unwrap().extend(self.0.take());
+        }
+    }
+}
+
+pub(crate) fn world(rules: Vec<Rule>) -> World {
     world_with(rules, Settings::default())
 }
 
-pub(crate) fn world_with(rules: Vec<Rule>, settings: Settings) -> Shadow {
+pub(crate) fn world_with(rules: Vec<Rule>, settings: Settings) -> World {
     let settings = Settings { max_flows: settings.max_flows.min(4096), ..settings };
-    Shadow::new(&RuleTable::new(rules, settings), &LINKS, &[]).expect("the programs load")
+    world_of(&RuleTable::new(rules, settings))
+}
+
+pub(crate) fn world_of(table: &RuleTable) -> World {
+    let mut idle = IDLE.lock().unwrap();
+    let suits = (0..idle.len()).find(|index| idle[*index].start_over(table).is_ok());
+    let world = suits.map(|index| idle.swap_remove(index));
+    drop(idle);
+    World(Some(
+        world.unwrap_or_else(|| Shadow::new(table, &LINKS, &[]).expect("the programs load")),
+    ))
+}
+
+/// By how much this machine says that it is slower than a real one: time limits grow by it, random tests shrink.
+pub(crate) fn slowness() -> u64 {
+    std::env::var("SLUICE_SLOW").map_or(1, |times| times.parse().expect("SLUICE_SLOW is a number"))
 }
 
 pub(crate) fn frame(ip: &[u8]) -> Vec<u8> {

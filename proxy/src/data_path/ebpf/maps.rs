@@ -193,9 +193,13 @@ pub(super) fn number(table: &Table<u32, u64>, index: u32, cpus: usize) -> io::Re
     Ok(values.iter().fold(0, |sum: u64, one| sum.wrapping_add(*one)))
 }
 
-/// Sets a per-CPU element to zero: a counter index is given to another series.
-pub(super) fn clear(table: &Table<u32, Counter>, index: u32, cpus: usize) -> io::Result<()> {
-    let values = vec![Counter::default(); cpus];
+/// Sets a per-CPU element to zero, such as a counter whose index is given to another series.
+pub(super) fn clear<V: Pod + Default>(
+    table: &Table<u32, V>,
+    index: u32,
+    cpus: usize,
+) -> io::Result<()> {
+    let values = vec![V::default(); cpus];
     let Some(first) = values.first() else { return Ok(()) };
     sys::update(table.fd(), &index, first, sys::ANY)
 }

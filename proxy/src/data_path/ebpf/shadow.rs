@@ -4,10 +4,13 @@
 //! The kernel lets such packets arrive on the loopback device of the current namespace, so the link that a packet comes
 //! from is put there first; the links that packets leave by have indices that no device has, and nothing is sent.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult};
-use proxy_ebpf_common::{DropReason, Link, link, name};
+use proxy_ebpf_common::{DropReason, FragmentKey, FragmentPorts, Link, link, name};
 use proxy_rules::{RuleTable, Side, Snapshot};
 
 use super::{
@@ -25,6 +28,13 @@ const LOOPBACK: u32 = 1;
 const WAYS_OUT: [u32; 2] = [0x7fff_fffe, 0x7fff_ffff];
 /// The most by which an answer outgrows its packet: an IPv6 and an ICMP header, and a link header.
 const GROWTH: usize = 128;
+
+/// Keys and values as plain bytes: they are only removed.
+type FragmentMap<'a> = aya::maps::HashMap<
+    &'a mut aya::maps::MapData,
+    [u8; size_of::<FragmentKey>()],
+    [u8; size_of::<FragmentPorts>()],
+>;
 
 /// A link that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +130,36 @@ impl Shadow {
             .map_err(|error| ApplyError::step("writing the rule maps", error))?;
         self.slots = slots;
         self.image = image;
+        Ok(())
+    }
+
+    /// As if loaded anew with this table, in a fraction of the time. `TooMany` where the maps do not suit it.
+    pub fn start_over(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
+        self.forget().map_err(|error| ApplyError::step("emptying the maps", error))?;
+        self.slots = Slots::default();
+        self.stance = Stance::All;
+        self.apply(table)
+    }
+
+    /// Removes flows, fragments and counts.
+    fn forget(&mut self) -> io::Result<()> {
+        let maps = &self.object.maps;
+        let mut flows = Vec::new();
+        maps.flows.walk(|key, _| flows.push(*key))?;
+        maps.flows.remove_all(&flows)?;
+        for index in 0..maps.counters.capacity() {
+            maps::clear(&maps.counters, index, self.cpus)?;
+        }
+        for reason in DropReason::ALL {
+            maps::clear(&maps.drops, *reason as u32, self.cpus)?;
+        }
+        if let Some(map) = self.object.ebpf.map_mut(name::FRAGMENTS) {
+            let mut fragments: FragmentMap<'_> = map.try_into().map_err(io::Error::other)?;
+            let keys: Vec<_> = fragments.keys().filter_map(Result::ok).collect();
+            for key in keys {
+                fragments.remove(&key).map_err(io::Error::other)?;
+            }
+        }
         Ok(())
     }
 
