@@ -1,5 +1,6 @@
 //! Tests on other kernels: Debian's, booted in an emulated machine with our test binaries and little else.
 
+use accelerator::Accelerator;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
@@ -9,9 +10,11 @@ use crate::{
     workspace,
 };
 
+mod accelerator;
 mod console;
 mod guest;
 mod image;
+mod report;
 
 /// A kernel that the tests also run on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -33,28 +36,36 @@ impl Version {
     }
 }
 
+fn guests(build: &Build) -> Vec<&Binary> {
+    build.binaries.iter().filter(|binary| binary.place.is_guest()).collect()
+}
+
+/// Counts what would run on that kernel as skipped.
+pub(crate) fn skip(version: Version, build: &Build, tally: &mut Tally) -> Result<()> {
+    for binary in guests(build) {
+        let label = format!("kernel {}: {}", version.number(), binary.label());
+        tally.skip(&label, binary.count()?, "SKIP_KERNEL_TESTS=1");
+    }
+    Ok(())
+}
+
 /// Boots that kernel and runs there the tests that depend on it.
 pub(crate) fn run(version: Version, build: &Build) -> Result<Tally> {
     let number = version.number();
-    let binaries: Vec<&Binary> = build.binaries.iter().filter(|binary| binary.guest).collect();
+    let binaries = guests(build);
     if binaries.is_empty() {
         bail!("no test is meant for other kernels; see xtask/src/test/tier.rs");
     }
     let (fetched, image) = step::call(&format!("kernel {number}: fetch"), || image::fetch(number));
     let image = image.context(fetched.output)?;
     println!("kernel {number}: {}", image.release);
+    let accelerator = Accelerator::find(&image);
 
     let directory = workspace::target_dir().join("guest").join(number);
     let (packed, archive) = step::call(&format!("kernel {number}: pack"), || {
-        guest::pack(&directory, &image, &binaries, &build.programs)
+        guest::pack(&directory, &image, &accelerator, &binaries, &build.programs)
     });
     let archive = archive.context(packed.output)?;
 
-    let finished =
-        step::run(&format!("kernel {number}: tests"), &mut console::machine(&image, &archive))?;
-    let tally = console::read(number, &binaries, &finished.output);
-    if tally.failed > 0 {
-        println!("{}", finished.output.trim_end());
-    }
-    Ok(tally)
+    console::run(number, &accelerator, &image, &archive, &binaries)
 }

@@ -208,9 +208,9 @@ fn a_thousand_ports_install_and_change_in_no_time() {
         let took = start.elapsed();
         eprintln!("{what}: {took:?}");
         // Measured: 70 ms and less. The bound is for a machine that does much else; the benchmarks watch the rest.
-        // An emulated machine's clock measures the emulation.
-        let emulated = std::env::var_os("SLUICE_EMULATED").is_some();
-        let limit = std::time::Duration::from_secs(if emulated { 30 } else { 1 });
+        // An emulated machine says how much slower it is.
+        let slow = std::env::var("SLUICE_SLOW").map_or(1, |times| times.parse().unwrap());
+        let limit = std::time::Duration::from_secs(1) * slow;
         assert!(took < limit, "{what}: {took:?}");
     }
 }

@@ -1,80 +1,82 @@
-//! The emulated machine and what it says on its serial line.
+//! The emulated machine: started, and listened to while it runs.
 
-use std::{path::Path, process::Command};
+use std::{
+    fs::{self, File},
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::Stdio,
+    time::Instant,
+};
 
-use super::image::Image;
-use crate::test::{Binary, Tally, bounded};
+use anyhow::{Context as _, Result};
 
-/// Emulation without hardware support is slow, yet a hang must end.
-const LIMIT_SECONDS: u32 = 1200;
+use super::{accelerator::Accelerator, image::Image, report::Report};
+use crate::{
+    step,
+    test::{Binary, Tally, bounded},
+    workspace,
+};
 
-/// The machine, ready to run.
-pub(crate) fn machine(image: &Image, archive: &Path) -> Command {
-    let mut command = bounded(LIMIT_SECONDS, Path::new("qemu-system-x86_64"));
-    // Not KVM even where it is offered: inside a virtual machine it may start and then fail on an instruction, and
-    // emulation is the same everywhere.
-    command.args(["-accel", "tcg,thread=multi"]);
+/// For booting. Every test binary has its own limit in the guest; this one is for a guest that hangs.
+const BOOT_SECONDS: u32 = 120;
+
+/// Runs the machine to its end, shows each test as it ends, and adds up what became of them.
+pub(crate) fn run(
+    kernel: &str,
+    accelerator: &Accelerator,
+    image: &Image,
+    archive: &Path,
+    binaries: &[&Binary],
+) -> Result<Tally> {
+    let directory = workspace::target_dir().join("xtask-logs");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join(format!("kernel-{kernel}.log"));
+    let mut log =
+        File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("kernel {kernel}: {accelerator}; log {}", path.display());
+
+    let start = Instant::now();
+    let limit = BOOT_SECONDS + accelerator.limit_seconds() * binaries.len() as u32;
+    let mut command = bounded(limit, Path::new("qemu-system-x86_64"));
+    accelerator.choose(&mut command);
     command.args(["-smp", "2", "-m", "3072", "-nographic", "-no-reboot", "-nic", "none"]);
     command.arg("-kernel").arg(image.kernel()).arg("-initrd").arg(archive);
-    command.args(["-append", "console=ttyS0 panic=-1 quiet loglevel=3"]);
-    command
-}
+    command.args(["-append", &accelerator.kernel_arguments()]);
+    // Both streams into one pipe: what qemu itself has to say belongs to the log.
+    let (reader, writer) = std::io::pipe()?;
+    let mut machine = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .context("cannot start `timeout`")?;
+    // It holds the pipe's other ends, which would keep the loop below waiting for ever.
+    drop(command);
 
-/// Adds up the results between the marks of each test. One without an end mark (a panic of the kernel, the time limit)
-/// is a failure.
-pub(crate) fn read(kernel: &str, binaries: &[&Binary], output: &str) -> Tally {
-    let mut total = Tally::default();
-    let lines: Vec<&str> = output.lines().map(str::trim_end).collect();
-    for (index, binary) in binaries.iter().enumerate() {
-        let label = format!("kernel {kernel}: {}", binary.label());
-        let begin = format!("::begin {index}");
-        let end = format!("::end {index} ");
-        let mut tally = Tally::default();
-        let mut status = None;
-        for line in lines.iter().skip_while(|line| **line != begin).skip(1) {
-            // A test's unfinished last line may stand before the mark.
-            if let Some((_, code)) = line.split_once(&end) {
-                status = Some(code.to_owned());
-                break;
+    let progress = step::spinner(&format!("kernel {kernel}: boot"));
+    let mut report = Report::new(kernel, binaries);
+    let mut reader = BufReader::new(reader);
+    let mut bytes = Vec::new();
+    while reader.read_until(b'\n', &mut bytes)? > 0 {
+        log.write_all(&bytes)?;
+        // Tests print whatever bytes they met.
+        if let Some(said) = report.read(String::from_utf8_lossy(&bytes).trim_end()) {
+            let at = step::seconds(start.elapsed());
+            progress.set_message(format!("kernel {kernel}: {said}"));
+            if progress.is_hidden() || said.contains("FAILED") {
+                progress.suspend(|| println!("       {at:>7} {said}"));
             }
-            tally.read_line(&label, line);
         }
-        match status.as_deref() {
-            Some("0") => {}
-            Some(code) if tally.failed == 0 => tally.fail(format!("{label}: ended with {code}")),
-            Some(_) => {}
-            None => tally.fail(format!("{label}: did not end")),
-        }
-        total.add(tally);
+        bytes.clear();
     }
-    total
-}
-
-#[cfg(test)]
-mod tests {
-    use super::read;
-    use crate::test::{Binary, Tier};
-
-    fn binary(name: &str) -> Binary {
-        Binary {
-            package: "proxy".into(),
-            name: name.into(),
-            tier: Tier::Packet,
-            guest: true,
-            executable: "/t".into(),
-            directory: "/".into(),
-        }
+    let status = machine.wait()?;
+    progress.finish_and_clear();
+    let tally = report.finish();
+    let mark = if tally.failed == 0 { "ok    " } else { "FAILED" };
+    println!("{mark} {:>7} kernel {kernel}: {tally}", step::seconds(start.elapsed()));
+    if tally.failed > 0 {
+        println!("the machine ended with {status}; it said:");
+        println!("{}", fs::read_to_string(&path).unwrap_or_default().trim_end());
     }
-
-    #[test]
-    fn results_are_read_between_the_marks_and_a_silent_death_is_a_failure() {
-        let binaries = [binary("packet"), binary("namespace")];
-        let binaries: Vec<_> = binaries.iter().collect();
-        let output = "6.1.0\r\n::begin 0\r\ntest a ... ok\r\n\
-                      test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\r\n::end 0 0\r\n\
-                      ::begin 1\r\nKernel panic\r\n";
-        let tally = read("6.1", &binaries, output);
-        assert_eq!((tally.passed, tally.failed), (5, 1));
-        assert_eq!(tally.failures, ["kernel 6.1: proxy namespace: did not end"]);
-    }
+    Ok(tally)
 }

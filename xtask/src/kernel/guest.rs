@@ -11,35 +11,30 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::image::{Image, succeed};
+use super::{
+    accelerator::Accelerator,
+    image::{Image, succeed},
+};
 use crate::{
     test::Binary,
     workspace::{find_program, root},
 };
 
 /// What the tests and the data paths call.
-const TOOLS: [&str; 5] = ["ip", "nft", "conntrack", "ethtool", "sysctl"];
+const TOOLS: [&str; 7] = ["ip", "tc", "nft", "conntrack", "ethtool", "sysctl", "wg"];
 
 /// Modules by the start of their names; what they depend on comes along.
-const MODULES: [&str; 18] = [
-    "act_",
-    "algif_hash",
-    "bridge",
-    "cls_",
-    "dummy",
-    "ifb",
-    "ip_tables",
-    "iptable_",
+const MODULES: [&str; 10] = [
+    "act_bpf",
+    "act_gact",
+    "cls_bpf",
     "nf_",
     "nfnetlink",
     "nft_",
     "sch_ingress",
-    "sch_fq",
     "tun",
     "veth",
     "wireguard",
-    "xt_",
-    "vxlan",
 ];
 
 /// Read by tools to name what they print.
@@ -49,6 +44,7 @@ const FILES: [&str; 2] = ["/etc/protocols", "/etc/services"];
 pub(crate) fn pack(
     directory: &Path,
     image: &Image,
+    accelerator: &Accelerator,
     binaries: &[&Binary],
     programs: &[PathBuf],
 ) -> Result<PathBuf> {
@@ -90,7 +86,7 @@ pub(crate) fn pack(
     }
 
     let init = tree.root.join("init");
-    fs::write(&init, script(&modules, binaries))?;
+    fs::write(&init, script(accelerator, &modules, binaries))?;
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
     tree.archive(&directory.join("initramfs"))
 }
@@ -183,13 +179,14 @@ impl Tree {
     }
 }
 
-/// The first process: mounts, says that time here means nothing (`SLUICE_EMULATED`), loads modules, runs each test between two marks, powers off.
-fn script(modules: &[String], binaries: &[&Binary]) -> String {
+/// The first process: mounts, says how slow the machine is, loads modules, runs each test between two marks, powers off.
+fn script(accelerator: &Accelerator, modules: &[String], binaries: &[&Binary]) -> String {
+    let (slow, limit) = (accelerator.slowness(), accelerator.limit_seconds());
     let modules = modules.join(" ");
     let mut script = format!(
         "#!/bin/busybox sh
 /bin/busybox --install -s /busybox
-export PATH=/bin:/sbin:/busybox HOME=/tmp RUST_BACKTRACE=1 SLUICE_EMULATED=1
+export PATH=/bin:/sbin:/busybox HOME=/tmp SLUICE_SLOW={slow}
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -198,24 +195,25 @@ mount -t tmpfs tmpfs /tmp
 mount -t bpf bpf /sys/fs/bpf
 mkdir -p /run/netns /dev/net
 ln -sf /proc/self/fd /dev/fd
-for module in {modules}; do modprobe $module 2>/dev/null; done
+modprobe -a {modules} 2>/dev/null
 ip link set lo up
-uname -r
+echo \"::boot $(uname -r) has booted in $(cut -d' ' -f1 /proc/uptime) s\"
 "
     );
     for (index, binary) in binaries.iter().enumerate() {
-        script.push_str(&format_test(index, binary));
+        script.push_str(&format_test(index, limit, binary));
     }
     script.push_str("echo '::done'\npoweroff -f\n");
     script
 }
 
-fn format_test(index: usize, binary: &Binary) -> String {
+/// Killed, not asked to end: a test may be anywhere, and nothing is to be tidied up.
+fn format_test(index: usize, limit: u32, binary: &Binary) -> String {
     let directory = binary.directory.display();
     let executable = binary.executable.display();
     format!(
         "echo '::begin {index}'
-cd {directory}; CARGO_MANIFEST_DIR={directory} timeout 600 {executable} 2>&1
+cd {directory}; CARGO_MANIFEST_DIR={directory} timeout -s KILL {limit} {executable} 2>&1
 echo \"::end {index} $?\"
 "
     )

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::{Tally, Tier, bounded};
+use super::{Place, Tally, Tier, bounded};
 use crate::{step, workspace};
 
 /// No test binary may take longer; a hang is a failure with a name.
@@ -21,8 +21,8 @@ pub(crate) struct Binary {
     /// The target's name; the same as the package's for unit tests of its library or program.
     pub(crate) name: String,
     pub(crate) tier: Tier,
-    /// Whether it also runs on the emulated kernels.
-    pub(crate) guest: bool,
+    /// Whether it runs on this machine's kernel, and on the others.
+    pub(crate) place: Place,
     pub(crate) executable: PathBuf,
     /// Where cargo would run it.
     pub(crate) directory: PathBuf,
@@ -109,7 +109,7 @@ fn read(messages: &str) -> Result<Build> {
         };
         binaries.push(Binary {
             tier,
-            guest: is_integration && Tier::runs_in_guest(&package, &name),
+            place: if is_integration { Tier::place(&package, &name) } else { Place::Here },
             package,
             name,
             executable,

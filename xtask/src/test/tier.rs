@@ -50,11 +50,12 @@ impl Tier {
             .map(|target| target.tier)
     }
 
-    /// Whether an integration test also runs on the emulated kernels.
-    pub(super) fn runs_in_guest(package: &str, name: &str) -> bool {
+    /// Where an integration test runs.
+    pub(super) fn place(package: &str, name: &str) -> Place {
         TARGETS
             .iter()
-            .any(|target| target.package == package && target.name == name && target.guest)
+            .find(|target| target.package == package && target.name == name)
+            .map_or(Place::Here, |target| target.place)
     }
 
     /// Entries whose target is gone; kept entries would hide a renamed test.
@@ -80,20 +81,44 @@ impl fmt::Display for Tier {
     }
 }
 
+/// Where tests run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Place {
+    /// On this machine's kernel: what they test does not depend on it.
+    Here,
+    /// On this machine's kernel and on the others: what they test depends on its version.
+    Everywhere,
+    /// On the other kernels only: they need modules that a machine's kernel may lack.
+    Guests,
+}
+
+impl Place {
+    pub(crate) fn is_here(self) -> bool {
+        self != Self::Guests
+    }
+
+    pub(crate) fn is_guest(self) -> bool {
+        self != Self::Here
+    }
+}
+
 struct Target {
     package: &'static str,
     name: &'static str,
     tier: Tier,
-    /// Whether what it tests depends on the kernel's version.
-    guest: bool,
+    place: Place,
 }
 
 const fn here(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, guest: false }
+    Target { package, name, tier, place: Place::Here }
 }
 
 const fn everywhere(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, guest: true }
+    Target { package, name, tier, place: Place::Everywhere }
+}
+
+const fn in_guests(package: &'static str, name: &'static str, tier: Tier) -> Target {
+    Target { package, name, tier, place: Place::Guests }
 }
 
 const TARGETS: &[Target] = &[
