@@ -134,5 +134,6 @@ const TARGETS: &[Target] = &[
     here("proxy", "process", Tier::Process),
     here("proxy", "continuity", Tier::Process),
     everywhere("proxy", "packet", Tier::Packet),
+    in_guests("proxy", "kernel_coexistence", Tier::Namespace),
     here("proxy-rules", "model", Tier::Property),
 ];
