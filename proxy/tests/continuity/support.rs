@@ -5,7 +5,10 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -47,19 +50,25 @@ pub(crate) use world_or_skip;
 /// What the proxy has counted: packets and bytes of the original direction, then of the reply, flows.
 pub(crate) type Counts = BTreeMap<(String, String), [u64; 5]>;
 
+/// One world at a time: the load of two would be more than two processors can bear.
+static ALONE: Mutex<()> = Mutex::new(());
+
 pub(crate) struct World {
     pub(crate) topology: Topology,
     _servers: (Vec<TcpServer>, Vec<UdpServer>),
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
-        // The second opinion counts at the servers' device. A thousand flows are two thousand sockets here.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // A thousand flows are two thousand sockets here.
         let (_, hard) =
             nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
         nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard)
             .unwrap();
         let topology = Topology::new().unwrap();
+        // The second opinion: what the servers' device has seen.
         let rules = "table inet witness {\n counter tcp_in {}\n counter tcp_out {}\n counter udp_in {}\n counter \
                      udp_out {}\n chain in { type filter hook input priority 0; tcp dport 8080 counter name tcp_in\n \
                      udp dport 5353 counter name udp_in\n }\n chain out { type filter hook output priority 0; tcp \
@@ -71,7 +80,7 @@ impl World {
             servers.0.push(TcpServer::new(&topology.cluster, &at(BACK.0)).unwrap());
             servers.1.push(UdpServer::new(&topology.cluster, &at(BACK.1), Answer::Echo).unwrap());
         }
-        Self { topology, _servers: servers }
+        Self { topology, _servers: servers, _alone: alone }
     }
 
     /// Starts the proxy; pins go below `bpffs`.

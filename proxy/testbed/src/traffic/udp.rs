@@ -12,8 +12,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use nix::sys::socket::sockopt::RcvBufForce;
 
 use crate::{DEADLINE, Namespace};
+
+/// Room for seconds of datagrams: what a process without a processor does not take must not count as lost on the way.
+fn hold_much(socket: &UdpSocket) {
+    // Only root may; others keep the usual quarter of a second.
+    let _usual = nix::sys::socket::setsockopt(socket, RcvBufForce, &(8 << 20));
+}
 
 /// What a [`UdpServer`] answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +44,7 @@ impl UdpServer {
         let socket = namespace
             .enter(|| UdpSocket::bind(address))
             .with_context(|| format!("bind {address}"))?;
+        hold_much(&socket);
         // How soon a dropped server notices.
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let own = socket.local_addr()?;
@@ -86,6 +94,7 @@ impl UdpClient {
     /// A socket with a given own address.
     pub fn bound(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> io::Result<Self> {
         let socket = namespace.enter(|| UdpSocket::bind(from))?;
+        hold_much(&socket);
         socket.connect(to)?;
         socket.set_read_timeout(Some(DEADLINE))?;
         Ok(Self { socket })
