@@ -135,5 +135,6 @@ const TARGETS: &[Target] = &[
     here("proxy", "continuity", Tier::Process),
     everywhere("proxy", "packet", Tier::Packet),
     in_guests("proxy", "kernel_coexistence", Tier::Namespace),
+    here("proxy", "scale", Tier::Packet),
     here("proxy-rules", "model", Tier::Property),
 ];

@@ -76,8 +76,8 @@ impl Ager {
         self.live
     }
 
-    /// One turn.
-    pub(super) fn turn(&mut self, maps: &Maps, now: u32, max_flows: u64) -> io::Result<()> {
+    /// One turn; whether it ended a round.
+    pub(super) fn turn(&mut self, maps: &Maps, now: u32, max_flows: u64) -> io::Result<bool> {
         let mut looked_at = 0;
         while looked_at < STRETCH {
             let crowded = self.live.unwrap_or(0).max(self.seen).saturating_mul(10)
@@ -94,10 +94,10 @@ impl Ager {
             if over {
                 self.live = Some(self.seen);
                 self.seen = 0;
-                return Ok(());
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn entry(
@@ -122,6 +122,8 @@ impl Ager {
                 maps.flows.remove(key)?;
                 self.removed += 1;
                 self.seen = self.seen.saturating_sub(1);
+                // A crowded table gives up what is too much, not all that may be given up.
+                self.live = self.live.map(|live| live.saturating_sub(1));
             } else if pair.is_none() {
                 self.rebuild(maps, key, value)?;
             }
@@ -137,6 +139,10 @@ impl Ager {
     }
 
     fn rebuild(&mut self, maps: &Maps, key: &FlowKey, value: &FlowHalf) -> io::Result<()> {
+        // What was read with a batch may be gone since: with the flow, removed when its other half came up in the batch.
+        if maps.flows.get(key)?.is_none() {
+            return Ok(());
+        }
         let pair = FlowHalf {
             src: key.dst,
             dst: key.src,

@@ -7,14 +7,15 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
 };
 
 use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult};
-use proxy_ebpf_common::{DropReason, FragmentKey, FragmentPorts, Link, link, name};
+use proxy_ebpf_common::{DropReason, FragmentKey, FragmentPorts, Link, clock, link, name};
 use proxy_rules::{RuleTable, Side, Snapshot};
 
 use super::{
-    counter_error,
+    counter_error, gc,
     image::{self, MapImage, Slots, address},
     install, kernel,
     load::{self, Capacity, Object},
@@ -69,6 +70,7 @@ pub struct Shadow {
     slots: Slots,
     stance: Stance,
     arriving: Option<Link>,
+    ager: gc::Ager,
     cpus: usize,
 }
 
@@ -100,6 +102,7 @@ impl Shadow {
             slots: Slots::default(),
             stance: Stance::All,
             arriving: None,
+            ager: gc::Ager::default(),
             cpus: aya::util::nr_cpus().unwrap_or(1),
         };
         shadow.apply(table)?;
@@ -240,6 +243,17 @@ impl Shadow {
     pub fn drops(&self, reason: DropReason) -> Result<u64, CounterError> {
         maps::number(&self.object.maps.drops, reason as u32, self.cpus)
             .map_err(|error| counter_error("reading counters", error))
+    }
+
+    /// One turn of the ageing that an agent does every second, with a clock that is ahead; whether it ended a round.
+    pub fn age(&mut self, ahead: Duration) -> Result<bool, ApplyError> {
+        let ahead = u32::try_from(clock::from_seconds(ahead.as_secs())).unwrap_or(u32::MAX);
+        let now = kernel::now().saturating_add(ahead);
+        let maps = &self.object.maps;
+        let max_flows = u64::from(maps.flows.capacity() / 2);
+        self.ager
+            .turn(maps, now, max_flows)
+            .map_err(|error| ApplyError::step("ageing flows", error))
     }
 
     /// Flows with both halves, and halves that are alone.
