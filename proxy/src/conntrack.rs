@@ -6,8 +6,12 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
-use netlink_packet_netfilter::conntrack::ConntrackMessage;
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_netfilter::{
+    NetfilterMessage, NetfilterMessageInner, conntrack::ConntrackMessage,
+};
 use proxy_rules::{Flow, FlowState, Protocol};
 
 mod message;
@@ -72,6 +76,18 @@ impl Entry {
             (None, false) => FlowState::Unreplied,
         }
     }
+}
+
+/// The entries of a datagram of a dump.
+pub(crate) fn entries(datagram: &[u8]) -> Result<Vec<Option<Entry>>, ConntrackError> {
+    let entry = |message: NetlinkMessage<NetfilterMessage>| match message.payload {
+        NetlinkPayload::InnerMessage(NetfilterMessage {
+            inner: NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)),
+            ..
+        }) => message::entry(attributes),
+        _ => None,
+    };
+    Ok(socket::messages(datagram)?.into_iter().map(entry).collect())
 }
 
 /// A connection to ctnetlink.

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod explain;
 pub mod metrics;
 pub mod only;
+pub mod parsers;
 pub mod run;
 pub mod shared;
 pub mod status;

@@ -119,16 +119,23 @@ impl Socket {
 
     fn receive(&self) -> Result<Vec<NetlinkMessage<NetfilterMessage>>, ConntrackError> {
         let (datagram, _) = self.socket.recv_from_full()?;
-        let mut rest = datagram.as_slice();
-        let mut messages = Vec::new();
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<NetfilterMessage>::deserialize(rest)
-                .map_err(|error| ConntrackError::Decode(error.to_string()))?;
-            // Messages are padded to four bytes (NLMSG_ALIGN).
-            let length = (message.header.length as usize).next_multiple_of(4);
-            messages.push(message);
-            rest = rest.get(length..).unwrap_or_default();
-        }
-        Ok(messages)
+        messages(&datagram)
     }
+}
+
+/// The messages of a datagram.
+pub(super) fn messages(
+    datagram: &[u8],
+) -> Result<Vec<NetlinkMessage<NetfilterMessage>>, ConntrackError> {
+    let mut rest = datagram;
+    let mut messages = Vec::new();
+    while !rest.is_empty() {
+        let message = NetlinkMessage::<NetfilterMessage>::deserialize(rest)
+            .map_err(|error| ConntrackError::Decode(error.to_string()))?;
+        // Messages are padded to four bytes (NLMSG_ALIGN).
+        let length = (message.header.length as usize).next_multiple_of(4);
+        messages.push(message);
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    Ok(messages)
 }

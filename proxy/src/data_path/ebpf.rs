@@ -26,7 +26,7 @@ mod install;
 mod kernel;
 pub mod load;
 pub mod maps;
-mod neigh;
+pub(crate) mod neigh;
 mod place;
 pub mod shadow;
 mod sys;

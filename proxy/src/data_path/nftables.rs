@@ -18,7 +18,7 @@ use self::script::{Host, Image};
 use super::{ApplyError, CounterError, DataPath, Kind, Unsupported};
 
 mod apply;
-mod counters;
+pub(crate) mod counters;
 mod flows;
 mod script;
 mod sysctl;

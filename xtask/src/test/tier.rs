@@ -136,5 +136,6 @@ const TARGETS: &[Target] = &[
     everywhere("proxy", "packet", Tier::Packet),
     in_guests("proxy", "kernel_coexistence", Tier::Namespace),
     here("proxy", "scale", Tier::Packet),
+    here("fuzz", "replay", Tier::Fuzz),
     here("proxy-rules", "model", Tier::Property),
 ];

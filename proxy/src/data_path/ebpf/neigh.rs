@@ -10,8 +10,7 @@ use std::{
 };
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -63,11 +62,7 @@ impl Neighbours {
         self.socket.send(&bytes, 0)?;
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
-            let mut rest = bytes.as_slice();
-            while !rest.is_empty() {
-                let answer = parse(rest)?;
-                let len = (answer.header.length as usize + 3) & !3;
-                rest = rest.get(len..).unwrap_or_default();
+            for answer in messages(&bytes)? {
                 if answer.header.sequence_number != self.sequence {
                     continue;
                 }
@@ -184,11 +179,19 @@ impl Neighbours {
     }
 }
 
-fn parse(bytes: &[u8]) -> io::Result<NetlinkMessage<RouteNetlinkMessage>>
-where
-    RouteNetlinkMessage: NetlinkDeserializable + NetlinkSerializable,
-{
-    NetlinkMessage::deserialize(bytes).map_err(|error| io::Error::other(error.to_string()))
+/// The messages of a datagram.
+pub(crate) fn messages(datagram: &[u8]) -> io::Result<Vec<NetlinkMessage<RouteNetlinkMessage>>> {
+    let mut rest = datagram;
+    let mut messages = Vec::new();
+    while !rest.is_empty() {
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+            .map_err(|error| io::Error::other(error.to_string()))?;
+        // Messages are padded to four bytes (NLMSG_ALIGN).
+        let length = (message.header.length as usize).next_multiple_of(4);
+        messages.push(message);
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    Ok(messages)
 }
 
 /// The hops of backends, found anew.

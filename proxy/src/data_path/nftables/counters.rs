@@ -84,7 +84,7 @@ pub(crate) fn read() -> Result<Option<Reading>, NftError> {
     }
 }
 
-fn parse(sets: &str, counters: &str) -> Result<Reading, NftError> {
+pub(crate) fn parse(sets: &str, counters: &str) -> Result<Reading, NftError> {
     let mut reading = Reading::default();
     let sets: Listing = serde_json::from_str(sets)?;
     for set in sets.nftables.into_iter().filter_map(|object| object.set) {
