@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use proxy_rules::{DropReason, Protocol, RuleTable, Settings, Side, Snat, SnatPorts};
+use proxy_rules::{
+    DropReason, Protocol, RuleTable, Settings, Side, Snat, SnatPorts,
+    packet::{Build, checksum},
+};
 use proxy_testbed::{
     DEADLINE, Namespace, Topology,
     topology::{HOSTS, PEERS, PROXY_CLUSTER, PROXY_TAILNET},
@@ -173,4 +176,57 @@ fn r22_fragments_are_dropped_and_counted_where_they_are_disabled(make: Make) {
         client.ask(&[0; 3000]).unwrap_err();
     }
     assert!(driver.counters().drops[&DropReason::FragmentsDisabled] >= 2);
+}
+
+/// A datagram of the first peer to the proxy's port 53, in two pieces: the first, the last.
+fn pieces(id: u16) -> [Vec<u8>; 2] {
+    let (from, to) = (at(PEERS[0][0], 5555), at(PROXY_TAILNET[0], 53));
+    let whole = Build::udp(from, to).payload([7; 2000]).bytes();
+    [(0, 1200), (1200, 2008)].map(|(start, end): (usize, usize)| {
+        let mut piece = [&whole[..20], &whole[20 + start..20 + end]].concat();
+        let more = if end < 2008 { 0x2000 } else { 0 };
+        let words = [(piece.len() as u16, 2), (id, 4), (more | start as u16 / 8, 6)];
+        for (word, place) in words {
+            piece[place..place + 2].copy_from_slice(&word.to_be_bytes());
+        }
+        checksum::fill_ipv4(&mut piece, 20);
+        piece
+    })
+}
+
+/// How long the answer is, and how many later fragments were dropped for want of a first one.
+fn asks_in_pieces(make: Make, order: [usize; 2], id: u16) -> (Option<usize>, u64) {
+    let (topology, driver, _servers) = fragments(make, proxy_rules::Fragments::Track);
+    let (from, to) = (at(PEERS[0][0], 5555), at(PROXY_TAILNET[0], 53));
+    let client = UdpClient::bound(&topology.tailnet, from, to).unwrap();
+    let pieces = pieces(id);
+    order.iter().for_each(|piece| topology.tun.inject(&pieces[*piece]).unwrap());
+    // What is dropped is counted at once: only an answer takes time.
+    let lost = driver.counters().drops.values().any(|packets| *packets > 0);
+    client.socket.set_read_timeout(Some(if lost { SHORT } else { DEADLINE })).unwrap();
+    let mut answer = [0; 4096];
+    let len = client.socket.recv(&mut answer).ok();
+    let orphans = driver.counters().drops.get(&DropReason::FragmentWithoutFirst).copied();
+    (len, orphans.unwrap_or_default())
+}
+
+const SHORT: Duration = Duration::from_millis(300);
+
+#[test]
+fn r22_a_later_fragment_before_its_first_is_dropped_and_counted() {
+    if skipped() {
+        return;
+    }
+    assert_eq!(asks_in_pieces(ebpf, [0, 1], 1), (Some(2000), 0), "in order");
+    assert_eq!(asks_in_pieces(ebpf, [1, 0], 2), (None, 1), "reversed");
+}
+
+/// The kernel puts datagrams together before its connection tracking sees them.
+#[test]
+fn r22_nftables_carries_fragments_in_any_order() {
+    if !skipped() {
+        for order in [[0, 1], [1, 0]] {
+            assert_eq!(asks_in_pieces(nftables, order, 3), (Some(2000), 0), "{order:?}");
+        }
+    }
 }
