@@ -18,15 +18,20 @@ use crate::{
 
 const ASKED: u64 = 40;
 
-/// Somebody's rules: everything that is forwarded between our devices is offloaded once it is established.
-const FOREIGN: &str = "table inet foreign {
-    flowtable fast { hook ingress priority filter; devices = { eth0, tailscale0 }; }
-    chain forward {
-        type filter hook forward priority filter; policy accept;
-        meta l4proto { tcp, udp } flow add @fast
-        counter
-    }
-}";
+/// Somebody's rules: everything that is forwarded between these devices is offloaded once it is established.
+fn offload(namespace: &Namespace, devices: &str) {
+    let rules = format!(
+        "table inet foreign {{
+            flowtable fast {{ hook ingress priority filter; devices = {{ {devices} }}; }}
+            chain forward {{
+                type filter hook forward priority filter; policy accept;
+                meta l4proto {{ tcp, udp }} flow add @fast
+                counter
+            }}
+        }}"
+    );
+    namespace.feed("nft", &["-f", "-"], &rules).unwrap();
+}
 
 /// TCP and UDP of both families from the tailnet to the first host.
 fn services() -> RuleTable {
@@ -95,7 +100,7 @@ fn on_the_ebpf_path_a_flowtable_sees_no_packet_and_every_packet_is_counted() {
     }
     let topology = Topology::new().unwrap();
     let _servers = servers(&topology);
-    topology.proxy.feed("nft", &["-f", "-"], FOREIGN).unwrap();
+    offload(&topology.proxy, "eth0, tailscale0");
     let driver = Driver::new(&topology, driver::ebpf);
     driver.apply(&services());
     ask(&clients(&topology));
@@ -117,7 +122,7 @@ fn on_the_nftables_path_offloaded_packets_are_carried_and_not_counted() {
     }
     let topology = Topology::new().unwrap();
     let _servers = servers(&topology);
-    topology.proxy.feed("nft", &["-f", "-"], FOREIGN).unwrap();
+    offload(&topology.proxy, "eth0, tailscale0");
     let driver = Driver::new(&topology, driver::nftables);
     driver.apply(&services());
     let clients = clients(&topology);
@@ -138,11 +143,22 @@ fn on_the_nftables_path_offloaded_packets_are_carried_and_not_counted() {
 
 fn r17_what_the_host_forwards_stays_offloaded_and_is_not_counted(make: Make) {
     let topology = Topology::new().unwrap();
+    let (lan, wan) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    for (device, namespace, network) in [("lan0", &lan, "198.51.100"), ("wan0", &wan, "203.0.113")]
+    {
+        topology.proxy.link(device, namespace, "eth0", 1500).unwrap();
+        topology.proxy.ip([format!("address add {network}.1/24 dev {device}").as_str()]).unwrap();
+        namespace
+            .ip([
+                format!("address add {network}.2/24 dev eth0").as_str(),
+                &format!("route add default via {network}.1"),
+            ])
+            .unwrap();
+    }
     topology.proxy.sysctl("net/ipv4/ip_forward", "1").unwrap();
-    topology.proxy.feed("nft", &["-f", "-"], FOREIGN).unwrap();
-    // From the cluster to a peer that no rule names: the host's own business.
-    let _server = UdpServer::new(&topology.tailnet, "100.64.0.9:7", Answer::Names).unwrap();
-    let client = UdpClient::new(&topology.cluster, at("100.64.0.9", 7)).unwrap();
+    offload(&topology.proxy, "lan0, wan0");
+    let _server = UdpServer::new(&wan, "203.0.113.2:7", Answer::Names).unwrap();
+    let client = UdpClient::new(&lan, at("203.0.113.2", 7)).unwrap();
     client.names().unwrap();
     client.names().unwrap();
     assert_eq!(offloaded(&topology.proxy), 1);

@@ -55,7 +55,7 @@ impl<'a> End<'a> {
             .unwrap();
         let endpoint = format!("{}:51820", other.under);
         let peer = ["peer", &other.public, "allowed-ips", "0.0.0.0/0,::/0", "endpoint", &endpoint];
-        let own = ["set", "wg0", "listen-port", "51820", "private-key", "/dev/stdin"];
+        let own = ["set", "wg0", "listen-port", "51820", "private-key", "/proc/self/fd/0"];
         self.namespace.feed("wg", &[&own[..], &peer].concat(), &self.private).unwrap();
         self.namespace.ip(["link set wg0 mtu 1420 up"]).unwrap();
     }

@@ -181,7 +181,7 @@ impl Tree {
 
 /// The first process: mounts, says how slow the machine is, loads modules, runs each test between two marks, powers off.
 fn script(accelerator: &Accelerator, modules: &[String], binaries: &[&Binary]) -> String {
-    let (slow, limit) = (accelerator.slowness(), accelerator.limit_seconds());
+    let slow = accelerator.slowness();
     let modules = modules.join(" ");
     let mut script = format!(
         "#!/bin/busybox sh
@@ -201,19 +201,24 @@ echo \"::boot $(uname -r) has booted in $(cut -d' ' -f1 /proc/uptime) s\"
 "
     );
     for (index, binary) in binaries.iter().enumerate() {
-        script.push_str(&format_test(index, limit, binary));
+        script.push_str(&format_test(index, accelerator, binary));
     }
     script.push_str("echo '::done'\npoweroff -f\n");
     script
 }
 
 /// Killed, not asked to end: a test may be anywhere, and nothing is to be tidied up.
-fn format_test(index: usize, limit: u32, binary: &Binary) -> String {
+fn format_test(index: usize, accelerator: &Accelerator, binary: &Binary) -> String {
+    let limit = accelerator.limit_seconds();
+    let names = match accelerator {
+        Accelerator::Kvm => String::new(),
+        Accelerator::Emulation(_) => binary.quick.join(" "),
+    };
     let directory = binary.directory.display();
     let executable = binary.executable.display();
     format!(
         "echo '::begin {index}'
-cd {directory}; CARGO_MANIFEST_DIR={directory} timeout -s KILL {limit} {executable} 2>&1
+cd {directory}; CARGO_MANIFEST_DIR={directory} timeout -s KILL {limit} {executable} {names} 2>&1
 echo \"::end {index} $?\"
 "
     )

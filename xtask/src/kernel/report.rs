@@ -53,6 +53,13 @@ impl<'a> Report<'a> {
         let label = self.label(self.current.as_ref()?.0);
         let (_, tally) = self.current.as_mut()?;
         tally.read_line(&label, line);
+        let left_out = line
+            .split_once(" filtered out")
+            .and_then(|(before, _)| before.rsplit(' ').next()?.parse::<usize>().ok())
+            .unwrap_or(0);
+        if left_out > 0 {
+            tally.skip(&label, left_out, "which take too long without KVM");
+        }
         let shown = line.starts_with("test ") && line.contains(" ... ");
         shown.then(|| line.to_owned())
     }
@@ -80,6 +87,7 @@ mod tests {
             name: name.into(),
             tier: Tier::Packet,
             place: Place::Everywhere,
+            quick: &[],
             executable: "/t".into(),
             directory: "/".into(),
         }
@@ -110,6 +118,19 @@ mod tests {
                 "test a ... ok",
                 "kernel 6.1: proxy packet: 5 passed, 0 failed, 0 skipped"
             ]
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_without_kvm_is_counted() {
+        let (tally, _) = read(
+            &["laws"],
+            "::begin 0\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 11 filtered out; finished in 1s\n::end 0 0\n",
+        );
+        assert_eq!((tally.passed, tally.skipped), (5, 11));
+        assert_eq!(
+            tally.skips,
+            ["kernel 6.1: proxy laws: 11 tests, which take too long without KVM"]
         );
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Binary {
     pub(crate) tier: Tier,
     /// Whether it runs on this machine's kernel, and on the others.
     pub(crate) place: Place,
+    /// What of it runs in a guest without KVM; all of it, if nothing is named.
+    pub(crate) quick: &'static [&'static str],
     pub(crate) executable: PathBuf,
     /// Where cargo would run it.
     pub(crate) directory: PathBuf,
@@ -109,6 +111,7 @@ fn read(messages: &str) -> Result<Build> {
         };
         binaries.push(Binary {
             tier,
+            quick: if is_integration { Tier::quick(&package, &name) } else { &[] },
             place: if is_integration { Tier::place(&package, &name) } else { Place::Here },
             package,
             name,

@@ -58,6 +58,14 @@ impl Tier {
             .map_or(Place::Here, |target| target.place)
     }
 
+    /// What runs of an integration test in a guest without KVM: names that contain one of these; all, if there are none.
+    pub(super) fn quick(package: &str, name: &str) -> &'static [&'static str] {
+        TARGETS
+            .iter()
+            .find(|target| target.package == package && target.name == name)
+            .map_or(&[], |target| target.quick)
+    }
+
     /// Entries whose target is gone; kept entries would hide a renamed test.
     pub(super) fn stale(existing: &[(String, String)]) -> Vec<String> {
         TARGETS
@@ -107,18 +115,26 @@ struct Target {
     name: &'static str,
     tier: Tier,
     place: Place,
+    quick: &'static [&'static str],
+}
+
+impl Target {
+    /// Emulated, the verifier takes ten seconds for a program, and most tests load two.
+    const fn emulated(self, quick: &'static [&'static str]) -> Self {
+        Self { quick, ..self }
+    }
 }
 
 const fn here(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Here }
+    Target { package, name, tier, place: Place::Here, quick: &[] }
 }
 
 const fn everywhere(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Everywhere }
+    Target { package, name, tier, place: Place::Everywhere, quick: &[] }
 }
 
 const fn in_guests(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Guests }
+    Target { package, name, tier, place: Place::Guests, quick: &[] }
 }
 
 const TARGETS: &[Target] = &[
@@ -126,9 +142,18 @@ const TARGETS: &[Target] = &[
     here("xtask", "tasks", Tier::Unit),
     here("proxy-rules", "config", Tier::Golden),
     here("proxy-testbed", "topology", Tier::Namespace),
-    everywhere("proxy", "ebpf", Tier::Namespace),
+    everywhere("proxy", "ebpf", Tier::Namespace).emulated(&[
+        "carry::tcp_is_carried",
+        "carry::a_subnet_route",
+        "lifecycle::a_new_agent",
+        "lifecycle::removal",
+    ]),
     everywhere("proxy", "nftables", Tier::Namespace),
-    everywhere("proxy", "laws", Tier::Laws),
+    everywhere("proxy", "laws", Tier::Laws).emulated(&[
+        "nftables",
+        "ebpf::established",
+        "ebpf::counters",
+    ]),
     here("proxy", "cases", Tier::Cases),
     here("proxy", "userspace", Tier::Namespace),
     here("proxy", "process", Tier::Process),
