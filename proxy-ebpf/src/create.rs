@@ -2,7 +2,8 @@
 
 use aya_ebpf::{
     bindings::{__sk_buff, BPF_ANY, BPF_NOEXIST},
-    helpers::generated::bpf_ktime_get_coarse_ns,
+    cty::c_void,
+    helpers::generated::{bpf_ktime_get_coarse_ns, bpf_loop},
 };
 use proxy_ebpf_common::{
     DropReason, FlowHalf, FlowKey, Globals, Hop, RuleEntry, action, clock, entry, half, link,
@@ -18,8 +19,6 @@ use crate::{
     verdict::Verdict,
 };
 
-/// How many source ports a new flow may try at most; the verifier walks every turn.
-const MAX_TRIES: u32 = 64;
 const EEXIST: i32 = -17;
 
 /// The search for a source port.
@@ -293,24 +292,41 @@ fn claim(skb: *mut __sk_buff, h: &Headers, globals: &Globals, scratch: &mut Scra
     );
     search.translated = u32::from(scratch.original.flags & half::SNAT != 0);
     search.local = u32::from(search.translated != 0 && socket::is_local(&scratch.original.src));
-    let tries = u32::from(globals.snat_tries);
-    for turn in 0..=MAX_TRIES {
-        if turn > tries {
-            break;
-        }
-        let tried = Verdict::from_raw(try_port(skb, h, scratch, turn));
-        if tried != Verdict::PASS {
-            return tried;
-        }
+    let mut attempt = Attempt { skb, verdict: Verdict::PASS.raw() };
+    // SAFETY: the callback's frame ends before this one does. Flags must be 0.
+    unsafe {
+        bpf_loop(
+            u32::from(globals.snat_tries) + 1,
+            try_port as *mut c_void,
+            (&raw mut attempt).cast(),
+            0,
+        );
     }
-    Verdict::drop(DropReason::PortsExhausted)
+    match Verdict::from_raw(attempt.verdict) {
+        Verdict::PASS => Verdict::drop(DropReason::PortsExhausted),
+        verdict => verdict,
+    }
 }
 
-/// Tries one source port; `PASS` means that it is taken. A subprogram whose every input comes from memory, so that the
-/// verifier walks each turn of the loop in one state.
-#[inline(never)]
-fn try_port(skb: *mut __sk_buff, h: &Headers, scratch: &mut Scratch, turn: u32) -> u32 {
-    let search = &scratch.search;
+/// One search for a source port, as its turns see it: `PASS` while none is found.
+struct Attempt {
+    skb: *mut __sk_buff,
+    verdict: u32,
+}
+
+/// Tries one source port; not 0 ends the search. A callback (kernel 5.17), and everything but the packet comes from a map:
+/// the verifier walks one turn where it would walk every turn of a loop.
+unsafe extern "C" fn try_port(turn: u32, attempt: *mut Attempt) -> u64 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 1 };
+    // SAFETY: per-CPU, and no other program runs on this CPU before this one ends; the caller's frame outlives this one.
+    let (scratch, attempt) = unsafe { (&mut *scratch, &mut *attempt) };
+    attempt.verdict = try_inline(attempt.skb, scratch, turn).raw();
+    u64::from(attempt.verdict != Verdict::PASS.raw())
+}
+
+#[inline(always)]
+fn try_inline(skb: *mut __sk_buff, scratch: &mut Scratch, turn: u32) -> Verdict {
+    let (h, search) = (&scratch.headers, &scratch.search);
     let port = if turn == 0 {
         u32::from(u16::from_be_bytes(h.key.src_port))
     } else {
@@ -318,7 +334,7 @@ fn try_port(skb: *mut __sk_buff, h: &Headers, scratch: &mut Scratch, turn: u32) 
     };
     let checked = turn != 0 || search.translated != 0;
     if checked && (port.wrapping_sub(search.first) >= search.count || is_reserved(port as u16)) {
-        return Verdict::PASS.raw();
+        return Verdict::PASS;
     }
     let bytes = (port as u16).to_be_bytes();
     scratch.reply_key.dst_port = bytes;
@@ -328,18 +344,18 @@ fn try_port(skb: *mut __sk_buff, h: &Headers, scratch: &mut Scratch, turn: u32) 
         scratch.original.dst_port = bytes;
     }
     if scratch.search.local != 0 && socket::owner(skb, &scratch.reply_key, h.v6) != Owner::None {
-        return Verdict::PASS.raw();
+        return Verdict::PASS;
     }
     if scratch.search.loops != 0
         && scratch.reply_key.src_port == h.key.src_port
         && scratch.reply_key.dst_port == h.key.dst_port
     {
-        return Verdict::PASS.raw();
+        return Verdict::PASS;
     }
     match FLOWS.insert(&scratch.reply_key, &scratch.reply, u64::from(BPF_NOEXIST)) {
-        Ok(()) => Verdict::CARRY.raw(),
-        Err(EEXIST) => Verdict::PASS.raw(),
-        Err(_) => Verdict::drop(DropReason::FlowTableFull).raw(),
+        Ok(()) => Verdict::CARRY,
+        Err(EEXIST) => Verdict::PASS,
+        Err(_) => Verdict::drop(DropReason::FlowTableFull),
     }
 }
 

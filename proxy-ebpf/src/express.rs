@@ -1,6 +1,8 @@
 //! The engine at the XDP hook: packets of known flows between Ethernet devices whose next hop is known. Everything else
 //! goes on to the TC program on the same device, which can resolve neighbours, resize packets and make flows.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{
     bindings::{
         xdp_action::{XDP_PASS, XDP_REDIRECT},
@@ -16,7 +18,7 @@ use crate::{
     maps::FLOWS,
     packet::{Packet, Xdp, at},
     parse::{self, Headers, flag, fragment, kind},
-    tc::write_macs,
+    tc::{read_macs, write_macs},
     verdict::Verdict,
 };
 
@@ -28,8 +30,11 @@ pub(crate) fn run(ctx: *mut xdp_md, side: u8) -> u32 {
 
 #[inline(always)]
 fn carry_known(packet: &mut Xdp, side: u8) -> Option<u32> {
-    let mut h = Headers::new();
-    parse::parse(packet, side, &mut h).ok()?;
+    let mut h = MaybeUninit::<Headers>::uninit();
+    Headers::clear(h.as_mut_ptr());
+    // SAFETY: all zero is valid.
+    let h = unsafe { h.assume_init_mut() };
+    parse::parse(packet, side, h).ok()?;
     if h.kind > kind::ECHO || h.fragment != fragment::NONE || h.tcp & (flag::SYN | flag::RST) != 0 {
         return None;
     }
@@ -41,24 +46,25 @@ fn carry_known(packet: &mut Xdp, side: u8) -> Option<u32> {
     let (hop, fresh) = carry::hop(flow, backend, now);
     if !fresh
         || hop.fresh_until == Hop::NO_HEADER
-        || carry::life(&h, flow, Some(backend)) != Life::Alive
-        || carry::check(packet, &h, flow) != Verdict::CARRY
+        || carry::life(h, flow, Some(backend)) != Life::Alive
+        || carry::check(packet, h, flow) != Verdict::CARRY
     {
         return None;
     }
     let ifindex = hop.ifindex;
-    if carry::note(&h, flow, now) {
-        let ethernet = at::<[[u8; 6]; 2], _>(packet, 0)?;
+    if carry::note(h, flow, now) {
+        let ethernet = at::<[u16; 7], _>(packet, 0)?;
+        let mut peer =
+            Hop { dmac: [0; 6], smac: [0; 6], ifindex: packet.ifindex(), fresh_until: 0 };
         // SAFETY: `at` checked the bounds.
-        let (smac, dmac) = unsafe { ((*ethernet)[0], (*ethernet)[1]) };
-        let peer = Hop { dmac, smac, ifindex: packet.ifindex(), fresh_until: 0 };
+        unsafe { read_macs(ethernet, &mut peer) };
         carry::care(&h.key, flow, &peer, now);
     }
     let (hop, _) = carry::hop(flow, backend, now);
     let ethernet = at::<[u16; 7], _>(packet, 0)?;
     // SAFETY: `at` checked the bounds.
     unsafe { write_macs(ethernet, hop) };
-    if !carry::rewrite(packet, &h, flow) {
+    if !carry::rewrite(packet, h, flow) {
         return Some(aya_ebpf::bindings::xdp_action::XDP_DROP);
     }
     // SAFETY: the kernel checks the ifindex.

@@ -29,7 +29,7 @@ pub(crate) struct Quote {
 #[inline(always)]
 pub(crate) fn quote(skb: *mut __sk_buff, h: &Headers, link: u32) -> Option<Quote> {
     let ip = h.l4 + 8;
-    let mut key = FlowKey { side: h.key.side, ..Headers::new().key };
+    let mut key = FlowKey { side: h.key.side, ..FlowKey::default() };
     let next;
     let l4;
     if h.v6 {

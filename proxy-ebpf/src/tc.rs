@@ -69,7 +69,7 @@ pub(crate) fn run<const LINK: usize>(skb: *mut __sk_buff, side: u8) -> i32 {
 /// Parses the packet; `CARRY` means that it can be worked on.
 #[inline(never)]
 fn read<const LINK: usize>(skb: *mut __sk_buff, side: u8, h: &mut Headers) -> u32 {
-    *h = Headers::new();
+    Headers::clear(h);
     match parse::parse(&mut Tc::<LINK> { skb }, side, h) {
         Ok(()) => Verdict::CARRY.raw(),
         Err(verdict) => verdict.raw(),
@@ -239,12 +239,9 @@ fn learn_peer<const LINK: usize>(packet: &Tc<LINK>, now: u32, peer: &mut Hop) ->
     peer.ifindex = packet.ifindex();
     peer.fresh_until = Hop::NO_HEADER;
     if LINK != 0 {
-        let Some(ethernet) = at::<[[u8; 6]; 2], _>(packet, 0) else { return false };
+        let Some(ethernet) = at::<[u16; 7], _>(packet, 0) else { return false };
         // SAFETY: `at` checked the bounds.
-        unsafe {
-            peer.dmac = (*ethernet)[1];
-            peer.smac = (*ethernet)[0];
-        }
+        unsafe { read_macs(ethernet, peer) };
         peer.fresh_until = now + carry::LEARNED_FOR;
     }
     true
@@ -297,6 +294,24 @@ fn send<const LINK: usize>(
     Outcome { verdict: Verdict::CARRY, action: action as i32 }
 }
 
+/// Notes the packet's sender as the way back. Volatile, as below: the compiler would call a copy of single bytes.
+///
+/// # Safety
+///
+/// `ethernet` must point to 14 bytes.
+#[inline(always)]
+pub(crate) unsafe fn read_macs(ethernet: *const [u16; 7], hop: &mut Hop) {
+    let from = ethernet.cast::<u16>();
+    let to = core::ptr::from_mut(hop).cast::<u16>();
+    for index in 0..3 {
+        // SAFETY: the caller's promise, and a hop's two addresses lie side by side.
+        unsafe {
+            to.add(index).write_volatile(from.add(index + 3).read_volatile());
+            to.add(index + 3).write_volatile(from.add(index).read_volatile());
+        }
+    }
+}
+
 /// Writes the hop's Ethernet addresses.
 ///
 /// # Safety
@@ -304,16 +319,12 @@ fn send<const LINK: usize>(
 /// `ethernet` must point to 14 bytes.
 #[inline(always)]
 pub(crate) unsafe fn write_macs(ethernet: *mut [u16; 7], hop: &Hop) {
-    let [a, b, c, d, e, f] = hop.dmac;
-    let [g, h, i, j, k, l] = hop.smac;
-    // SAFETY: the caller's promise.
-    unsafe {
-        (*ethernet)[0] = u16::from_ne_bytes([a, b]);
-        (*ethernet)[1] = u16::from_ne_bytes([c, d]);
-        (*ethernet)[2] = u16::from_ne_bytes([e, f]);
-        (*ethernet)[3] = u16::from_ne_bytes([g, h]);
-        (*ethernet)[4] = u16::from_ne_bytes([i, j]);
-        (*ethernet)[5] = u16::from_ne_bytes([k, l]);
+    const { assert!(core::mem::offset_of!(Hop, smac) == 6) };
+    let from = core::ptr::from_ref(hop).cast::<u32>();
+    let to = ethernet.cast::<u32>();
+    for index in 0..3 {
+        // SAFETY: the caller's promise; a hop's two addresses lie side by side, as in the header, at a multiple of four.
+        unsafe { to.add(index).write_volatile(from.add(index).read_volatile()) };
     }
 }
 
