@@ -8,11 +8,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    net::{IpAddr, Ipv6Addr},
     path::PathBuf,
 };
 
-use proxy_ebpf_common::{DropReason, Globals, Target, stance, target};
+use proxy_ebpf_common::{DropReason, Globals, stance};
 use proxy_rules::{Action, Count, Flow, RuleTable, Series, Snapshot};
 
 use crate::data_path::{ApplyError, CounterError, DataPath, Kind, Stance, Unsupported};
@@ -28,6 +27,7 @@ pub mod load;
 pub mod maps;
 pub(crate) mod neigh;
 mod place;
+mod running;
 pub mod shadow;
 mod sys;
 mod upkeep;
@@ -36,7 +36,8 @@ pub use attach::{Attachment, XdpChoice};
 
 use device::Device;
 use image::{MapImage, Slots};
-use load::{Capacity, Object};
+use load::Capacity;
+use running::{Running, hop_of, ifindexes};
 
 /// How many counters of rules that are gone are kept in the maps before their counts are kept elsewhere.
 const MAX_RETIRED: u32 = 1024;
@@ -60,22 +61,6 @@ pub struct EbpfPath {
     base: Snapshot,
     cpus: usize,
     notes: Vec<String>,
-}
-
-/// What is in the kernel.
-#[derive(Debug)]
-struct Running {
-    object: Object,
-    pins: Option<PathBuf>,
-    image: MapImage,
-    slots: Slots,
-    table: RuleTable,
-    devices: Vec<Device>,
-    attachments: attach::Attachments,
-    hops: BTreeMap<IpAddr, proxy_ebpf_common::Hop>,
-    local: Vec<[u8; 16]>,
-    neighbours: neigh::Neighbours,
-    ager: gc::Ager,
 }
 
 /// A table on its way into the kernel.
@@ -169,6 +154,8 @@ impl EbpfPath {
             hops: BTreeMap::new(),
             local: Vec::new(),
             neighbours,
+            changed: neigh::Changed { devices: true, hops: true },
+            renew_at: 0,
             ager: gc::Ager::default(),
         })
     }
@@ -184,10 +171,16 @@ impl EbpfPath {
     }
 
     fn install(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
-        let (devices, local) = Self::devices(table)?;
         let mut running = match self.running.take() {
             Some(running) => running,
             None => self.start(table)?,
+        };
+        let (devices, local) = match running.surroundings(table) {
+            Ok(found) => found,
+            Err(error) => {
+                self.running = (!running.attachments.report.is_empty()).then_some(running);
+                return Err(error);
+            }
         };
         let held = Capacity::held(&running.object.maps);
         let max_flows = table.settings().max_flows;
@@ -226,7 +219,7 @@ impl EbpfPath {
             .and_then(|()| kernel::set_local(&running.object.maps, &running.local, &local))
             .map_err(|error| ApplyError::step("writing devices", error))?;
         running.local = local;
-        let hops = Self::hops(&mut running.neighbours, &image, &devices);
+        let hops = Running::hops(&mut running.neighbours, &image, &devices);
         for target in image.targets.values_mut() {
             target.hop = hop_of(&hops, target);
         }
@@ -243,24 +236,10 @@ impl EbpfPath {
         running.image = image;
         running.devices = devices;
         running.hops = hops;
+        running.changed = neigh::Changed::default();
+        running.renew_at = kernel::now() + neigh::RENEW_AFTER;
         running.table = table.clone();
         Ok(())
-    }
-
-    fn hops(
-        neighbours: &mut neigh::Neighbours,
-        image: &MapImage,
-        devices: &[Device],
-    ) -> BTreeMap<IpAddr, proxy_ebpf_common::Hop> {
-        let backends = image
-            .targets
-            .values()
-            .filter(|found| found.flags & target::FORWARD == 0)
-            .map(|found| IpAddr::V6(Ipv6Addr::from(found.address)).to_canonical());
-        neigh::hops(neighbours, backends, devices, kernel::now()).unwrap_or_else(|error| {
-            tracing::warn!(%error, "next hops could not be read; the kernel resolves them packet by packet");
-            BTreeMap::new()
-        })
     }
 
     /// Keeps the counts of rules that are gone here, where they need no room in the maps. Nothing counts there any more:
@@ -306,22 +285,6 @@ impl EbpfPath {
 
 fn counter_error(step: &str, error: io::Error) -> CounterError {
     CounterError { step: step.to_owned(), source: Box::new(error) }
-}
-
-fn hop_of(
-    hops: &BTreeMap<IpAddr, proxy_ebpf_common::Hop>,
-    target: &Target,
-) -> proxy_ebpf_common::Hop {
-    hops.get(&IpAddr::V6(Ipv6Addr::from(target.address)).to_canonical())
-        .copied()
-        .unwrap_or_default()
-}
-
-/// The first device of each side.
-fn ifindexes(devices: &[Device]) -> [u32; 2] {
-    let first =
-        |side| devices.iter().find(|device| device.side == side).map_or(0, |device| device.ifindex);
-    [first(proxy_rules::Side::Tailnet), first(proxy_rules::Side::Cluster)]
 }
 
 /// Whether the checksum helper knows `BPF_F_IPV6`.
@@ -454,13 +417,5 @@ impl DataPath for EbpfPath {
         let result = self.keep_up(&mut running);
         self.running = Some(running);
         result
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_first_device_of_a_side_is_its_default() {
-        assert_eq!(super::ifindexes(&[]), [0, 0]);
     }
 }

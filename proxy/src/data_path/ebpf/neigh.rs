@@ -1,239 +1,161 @@
-//! Next hops of backends: route and neighbour as the kernel knows them.
+//! The way to each backend, as the kernel knows it: route and neighbour, asked for once and then kept by the kernel's
+//! own notices.
 //!
-//! A cached Ethernet header is trusted for a few seconds only. When the agent dies the programs fall back to the
-//! kernel's own neighbour resolution, so a backend that moves is never lost for long.
+//! A cached Ethernet header is lent to the programs for some seconds only. When the agent dies they fall back to the
+//! kernel's own neighbour resolution, so a backend that moves is never lost for long. A neighbour that has become stale
+//! is confirmed at once, as the kernel does for one that it uses itself: the programs' packets do not pass there.
 
 use std::{
     collections::{BTreeMap, HashMap},
     io,
     net::IpAddr,
+    ops::BitOrAssign,
 };
 
-use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
-use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
-    neighbour::{
-        NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
-    },
-    route::{RouteAddress, RouteAttribute, RouteMessage},
-};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use proxy_ebpf_common::Hop;
 
 use super::device::Device;
 
-/// Ticks that a cached Ethernet header may be used after it was last confirmed.
-const FRESH_FOR: u32 = 5;
+mod netlink;
+mod notices;
 
-/// A route netlink socket.
+use netlink::Requests;
+pub(crate) use netlink::messages;
+use notices::{Neighbour, Notice, Notices};
+
+/// Ticks that a cached Ethernet header may be used.
+const FRESH_FOR: u32 = 8;
+/// Ticks after which it is lent anew.
+pub(super) const RENEW_AFTER: u32 = 3;
+
+/// The kernel's routes and neighbours.
 #[derive(Debug)]
 pub(super) struct Neighbours {
-    socket: Socket,
-    sequence: u32,
+    requests: Requests,
+    notices: Notices,
+    known: HashMap<(u32, IpAddr), Neighbour>,
+    /// Device and next hop towards an address; `None` = there is no route.
+    ways: HashMap<IpAddr, Option<(u32, IpAddr)>>,
 }
 
-/// Known Ethernet addresses by device and address.
-pub(super) type Known = HashMap<(u32, IpAddr), [u8; 6]>;
+/// What has changed since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changed {
+    /// Devices or their addresses.
+    pub(super) devices: bool,
+    /// Neighbours or routes.
+    pub(super) hops: bool,
+}
+
+impl BitOrAssign for Changed {
+    fn bitor_assign(&mut self, other: Self) {
+        self.devices |= other.devices;
+        self.hops |= other.hops;
+    }
+}
 
 impl Neighbours {
     pub(super) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, sequence: 0 })
+        // Heard first, asked then: nothing falls between.
+        let notices = Notices::open()?;
+        let mut opened = Self {
+            requests: Requests::open()?,
+            notices,
+            known: HashMap::new(),
+            ways: HashMap::new(),
+        };
+        opened.reload()?;
+        Ok(opened)
     }
 
-    fn ask(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-        mut each: impl FnMut(RouteNetlinkMessage),
-    ) -> io::Result<()> {
-        self.sequence += 1;
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
-        packet.finalize();
-        let mut bytes = vec![0; packet.buffer_len()];
-        packet.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-        loop {
-            let (bytes, _) = self.socket.recv_from_full()?;
-            for answer in messages(&bytes)? {
-                if answer.header.sequence_number != self.sequence {
-                    continue;
-                }
-                match answer.payload {
-                    NetlinkPayload::InnerMessage(message) => {
-                        each(message);
-                        if flags & NLM_F_DUMP == 0 {
-                            return Ok(());
-                        }
-                    }
-                    NetlinkPayload::Error(error) if error.code.is_some() => {
-                        return Err(error.to_io());
-                    }
-                    NetlinkPayload::Done(_) | NetlinkPayload::Error(_) => return Ok(()),
-                    _ => {}
-                }
+    fn reload(&mut self) -> io::Result<()> {
+        self.ways.clear();
+        self.known.clear();
+        let known = &mut self.known;
+        self.requests.neighbours(|entry| {
+            if let Some((ifindex, ip, Some(neighbour))) = notices::read(&entry) {
+                known.insert((ifindex, ip), neighbour);
             }
-        }
+        })
     }
 
-    /// Every neighbour with a known Ethernet address.
-    pub(super) fn known(&mut self) -> io::Result<Known> {
-        let mut known = Known::new();
-        let message = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
-        self.ask(message, NLM_F_DUMP, |answer| {
-            let RouteNetlinkMessage::NewNeighbour(entry) = answer else { return };
-            let usable = matches!(
-                entry.header.state,
-                NeighbourState::Reachable
-                    | NeighbourState::Stale
-                    | NeighbourState::Delay
-                    | NeighbourState::Probe
-                    | NeighbourState::Permanent
-                    | NeighbourState::Noarp
-            );
-            let mut ip = None;
-            let mut mac = None;
-            for attribute in &entry.attributes {
-                match attribute {
-                    NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
-                        ip = Some(IpAddr::V4(*v4));
-                    }
-                    NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
-                        ip = Some(IpAddr::V6(*v6));
-                    }
-                    NeighbourAttribute::LinkLayerAddress(bytes) => {
-                        mac = <[u8; 6]>::try_from(bytes.as_slice()).ok();
-                    }
-                    _ => {}
+    /// Takes in what the kernel has told meanwhile.
+    pub(super) fn catch_up(&mut self) -> io::Result<Changed> {
+        let mut changed = Changed::default();
+        let mut lost = false;
+        let (known, ways) = (&mut self.known, &mut self.ways);
+        self.notices.drain(|notice| {
+            changed.hops = true;
+            match notice {
+                Notice::Neighbour(ifindex, ip, Some(neighbour)) => {
+                    known.insert((ifindex, ip), neighbour);
                 }
-            }
-            if let (true, Some(ip), Some(mac)) = (usable, ip, mac) {
-                known.insert((entry.header.ifindex, ip), mac);
+                Notice::Neighbour(ifindex, ip, None) => {
+                    known.remove(&(ifindex, ip));
+                }
+                Notice::Routes => ways.clear(),
+                Notice::Devices => {
+                    ways.clear();
+                    changed.devices = true;
+                }
+                Notice::Lost => lost = true,
             }
         })?;
-        Ok(known)
-    }
-
-    /// The device and next hop towards an address.
-    pub(super) fn route(&mut self, to: IpAddr) -> io::Result<Option<(u32, IpAddr)>> {
-        let mut message = RouteMessage::default();
-        let (family, len, destination) = match to {
-            IpAddr::V4(v4) => (AddressFamily::Inet, 32, RouteAddress::Inet(v4)),
-            IpAddr::V6(v6) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(v6)),
-        };
-        message.header.address_family = family;
-        message.header.destination_prefix_length = len;
-        message.attributes.push(RouteAttribute::Destination(destination));
-        let mut found = None;
-        let result = self.ask(RouteNetlinkMessage::GetRoute(message), 0, |answer| {
-            let RouteNetlinkMessage::NewRoute(route) = answer else { return };
-            let mut gateway = to;
-            let mut device = None;
-            for attribute in &route.attributes {
-                match attribute {
-                    RouteAttribute::Gateway(RouteAddress::Inet(v4)) => gateway = IpAddr::V4(*v4),
-                    RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => gateway = IpAddr::V6(*v6),
-                    RouteAttribute::Oif(index) => device = Some(*index),
-                    _ => {}
-                }
-            }
-            found = device.map(|device| (device, gateway));
-        });
-        match result {
-            Ok(()) => Ok(found),
-            Err(error)
-                if matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
+        if lost {
+            self.reload()?;
+            changed.devices = true;
         }
+        Ok(changed)
     }
 
-    /// Makes the kernel resolve or confirm a neighbour (`NTF_USE`, neighbour.c `__neigh_add`).
-    pub(super) fn probe(&mut self, ifindex: u32, ip: IpAddr) -> io::Result<()> {
-        let mut entry = NeighbourMessage::default();
-        entry.header.ifindex = ifindex;
-        entry.header.flags = NeighbourFlags::Use;
-        entry.header.state = NeighbourState::None;
-        let address = match ip {
-            IpAddr::V4(v4) => {
-                entry.header.family = AddressFamily::Inet;
-                NeighbourAddress::Inet(v4)
+    /// The hops of backends.
+    pub(super) fn hops(
+        &mut self,
+        backends: impl Iterator<Item = IpAddr>,
+        devices: &[Device],
+        now: u32,
+    ) -> io::Result<BTreeMap<IpAddr, Hop>> {
+        let mut hops = BTreeMap::new();
+        for backend in backends {
+            if hops.contains_key(&backend) {
+                continue;
             }
-            IpAddr::V6(v6) => {
-                entry.header.family = AddressFamily::Inet6;
-                NeighbourAddress::Inet6(v6)
+            let way = if let Some(way) = self.ways.get(&backend) {
+                *way
+            } else {
+                let way = self.requests.route(backend)?;
+                self.ways.insert(backend, way);
+                way
+            };
+            let Some((ifindex, gateway)) = way else { continue };
+            // A route to elsewhere (loopback, another device) is not ours to send by.
+            let Some(device) = devices.iter().find(|device| device.ifindex == ifindex) else {
+                continue;
+            };
+            let mut hop = Hop { ifindex, ..Hop::default() };
+            if device.l3 {
+                hop.fresh_until = Hop::NO_HEADER;
+                hops.insert(backend, hop);
+                continue;
             }
-        };
-        entry.attributes.push(NeighbourAttribute::Destination(address));
-        let flags = netlink_packet_core::NLM_F_ACK | netlink_packet_core::NLM_F_CREATE;
-        self.ask(RouteNetlinkMessage::NewNeighbour(entry), flags, |_| {})
-    }
-}
-
-/// The messages of a datagram.
-pub(crate) fn messages(datagram: &[u8]) -> io::Result<Vec<NetlinkMessage<RouteNetlinkMessage>>> {
-    let mut rest = datagram;
-    let mut messages = Vec::new();
-    while !rest.is_empty() {
-        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-            .map_err(|error| io::Error::other(error.to_string()))?;
-        // Messages are padded to four bytes (NLMSG_ALIGN).
-        let length = (message.header.length as usize).next_multiple_of(4);
-        messages.push(message);
-        rest = rest.get(length..).unwrap_or_default();
-    }
-    Ok(messages)
-}
-
-/// The hops of backends, found anew.
-pub(super) fn hops(
-    neighbours: &mut Neighbours,
-    backends: impl Iterator<Item = IpAddr>,
-    devices: &[Device],
-    now: u32,
-) -> io::Result<BTreeMap<IpAddr, Hop>> {
-    let known = neighbours.known()?;
-    let mut hops = BTreeMap::new();
-    for backend in backends {
-        if hops.contains_key(&backend) {
-            continue;
+            let known = self.known.get_mut(&(ifindex, gateway));
+            let confirm = known.as_ref().is_none_or(|neighbour| neighbour.stale);
+            if let Some(neighbour) = known {
+                (hop.dmac, hop.smac) = (neighbour.mac, device.mac);
+                hop.fresh_until = now + FRESH_FOR;
+                // Once: the kernel will tell how it ended.
+                neighbour.stale = false;
+            }
+            if confirm && let Err(error) = self.requests.probe(ifindex, gateway) {
+                tracing::debug!(%error, %gateway, "neighbour could not be probed");
+            }
+            hops.insert(backend, hop);
         }
-        let Some((ifindex, gateway)) = neighbours.route(backend)? else { continue };
-        // A route to elsewhere (loopback, another device) is not ours to send by.
-        let Some(device) = devices.iter().find(|device| device.ifindex == ifindex) else {
-            continue;
-        };
-        let mut hop = Hop { ifindex, ..Hop::default() };
-        if device.l3 {
-            hop.fresh_until = Hop::NO_HEADER;
-        } else if let Some(mac) = known.get(&(ifindex, gateway)) {
-            (hop.dmac, hop.smac, hop.fresh_until) = (*mac, device.mac, now + FRESH_FOR);
-        } else if let Err(error) = neighbours.probe(ifindex, gateway) {
-            tracing::debug!(%error, %gateway, "neighbour could not be probed");
-        }
-        hops.insert(backend, hop);
+        Ok(hops)
     }
-    Ok(hops)
 }
 
 /// Removes the clsact qdisc of a device.
 pub(super) fn remove_clsact(ifindex: u32) -> io::Result<()> {
-    use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
-    let mut message = TcMessage::default();
-    message.header.index = i32::try_from(ifindex).unwrap_or_default();
-    // TC_H_CLSACT (include/uapi/linux/pkt_sched.h).
-    message.header.parent = TcHandle::from(0xffff_fff1);
-    message.header.handle = TcHandle::from(0xffff_0000);
-    message.attributes.push(TcAttribute::Kind("clsact".to_owned()));
-    let request = RouteNetlinkMessage::DelQueueDiscipline(message);
-    Neighbours::open()?.ask(request, netlink_packet_core::NLM_F_ACK, |_| {})
+    netlink::remove_clsact(ifindex)
 }

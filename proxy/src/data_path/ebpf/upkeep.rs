@@ -1,6 +1,6 @@
 //! The regular work of the path.
 
-use super::{Compiled, EbpfPath, Running, hop_of, image, kernel};
+use super::{Compiled, EbpfPath, Running, image, kernel, neigh};
 use crate::data_path::ApplyError;
 
 impl EbpfPath {
@@ -12,32 +12,26 @@ impl EbpfPath {
             .ager
             .turn(&running.object.maps, now, max_flows)
             .map_err(|error| ApplyError::step("ageing flows", error))?;
-        let table = running.table.clone();
-        let (devices, local) = Self::devices(&table)?;
-        if devices != running.devices
-            || local != running.local
-            || !running.attachments.covers(&devices)
-        {
-            tracing::info!("devices have changed");
-            let mut slots = running.slots.clone();
-            let image = image::compile(&table, &mut slots);
-            return self
-                .install_into(running, Compiled { table: &table, image, slots, devices, local });
-        }
-        let hops = Self::hops(&mut running.neighbours, &running.image, &running.devices);
-        for (index, target) in &mut running.image.targets {
-            let hop = hop_of(&hops, target);
-            if target.hop != hop {
-                target.hop = hop;
-                running
-                    .object
-                    .maps
-                    .targets
-                    .set(index, target)
-                    .map_err(|error| ApplyError::step("writing next hops", error))?;
+        let told = running.neighbours.catch_up();
+        running.changed |= told.map_err(|error| ApplyError::step("reading notices", error))?;
+        if running.changed.devices {
+            let table = running.table.clone();
+            let (devices, local) = Self::devices(&table)?;
+            if devices != running.devices
+                || local != running.local
+                || !running.attachments.covers(&devices)
+            {
+                tracing::info!("devices have changed");
+                let mut slots = running.slots.clone();
+                let image = image::compile(&table, &mut slots);
+                let new = Compiled { table: &table, image, slots, devices, local };
+                return self.install_into(running, new);
             }
         }
-        running.hops = hops;
+        if running.changed.hops || now >= running.renew_at {
+            running.renew(now)?;
+        }
+        running.changed = neigh::Changed::default();
         Ok(())
     }
 }
