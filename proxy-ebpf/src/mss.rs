@@ -16,9 +16,10 @@ const OPTION_MSS: u8 = 2;
 /// The longest options: data offset 15.
 const MAX_OPTIONS: u32 = 40;
 
-/// Lowers the MSS option of the TCP header at `l4` to `mss`, if it is there and larger.
+/// Lowers the MSS option of the TCP header at `l4` to `mss`, if it is there and larger. A header that runs beyond the IP
+/// packet's `end` is left as it is: what follows is padding.
 #[inline(never)]
-pub(crate) fn clamp(skb: *mut __sk_buff, l4: u32, mss: u32) -> u32 {
+pub(crate) fn clamp(skb: *mut __sk_buff, l4: u32, end: u32, mss: u32) -> u32 {
     let mut offset_byte = [0u8; 1];
     if !load(skb, l4 + 12, &mut offset_byte) {
         return 0;
@@ -30,6 +31,9 @@ pub(crate) fn clamp(skb: *mut __sk_buff, l4: u32, mss: u32) -> u32 {
     // Opaque, so that the compiler leaves the arithmetic in by which the verifier sees that `len` is 4 to 64. It would
     // check a copy instead, and before 6.8 the verifier learns nothing from `!= 0`.
     let len = ((core::hint::black_box(words).wrapping_sub(6) & 15) + 1) * 4;
+    if l4 + 20 + len > end {
+        return 0;
+    }
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
     // SAFETY: per-CPU, and no other program runs on this CPU before this one ends.
     let scratch = unsafe { &mut *scratch };

@@ -158,7 +158,7 @@ fn engine<const LINK: usize>(
         remember(h);
     }
     if h.kind == kind::TCP && h.tcp & flag::SYN != 0 {
-        mss::clamp(packet.skb, h.l4, u32::from(flow.mss));
+        mss::clamp(packet.skb, h.l4, LINK as u32 + h.ip_len, u32::from(flow.mss));
     }
     if !carry::rewrite(packet, h, flow) {
         count::dropped_of(flow.counter);

@@ -22,6 +22,8 @@ mod error;
 mod flow;
 #[path = "packet/fragment.rs"]
 mod fragment;
+#[path = "packet/garbage.rs"]
+mod garbage;
 #[path = "packet/random.rs"]
 mod random;
 #[path = "packet/refuse.rs"]

@@ -31,7 +31,7 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-fn env() -> Env {
+pub(crate) fn env() -> Env {
     let device = |index: usize| {
         let link = LINKS[index];
         let (address4, address6): (Option<Ipv4Addr>, Option<Ipv6Addr>) =
@@ -104,7 +104,7 @@ fn the_kernel_programs_do_what_the_specification_says() {
 
 /// Both have counted alike; series that have counted nothing may be absent. A flow counts for the series that it began
 /// with, whatever later tables make of its rule.
-fn same_counters(seed: u64, shadow: &Shadow, model: &Model) {
+pub(crate) fn same_counters(seed: u64, shadow: &Shadow, model: &Model) {
     let counted = |mut snapshot: Snapshot| {
         snapshot.series.retain(|_, count| *count != Count::default());
         snapshot.drops.retain(|_, packets| *packets != 0);

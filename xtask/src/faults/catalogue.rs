@@ -63,6 +63,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "if room < 1 {",
     ),
     fault(
+        "padding-taken-for-options",
+        "TCP options that run beyond the IP packet are clamped in the frame's padding",
+        "mss.rs",
+        "if l4 + 20 + len > end {",
+        "if l4 + 20 + len > end + 64 {",
+    ),
+    fault(
         "length-unchecked",
         "a total length beyond the packet's end is believed",
         "parse.rs",

@@ -125,7 +125,10 @@ fn update_first(old: &[u8], new: &mut [u8], h: &Headers, other: &Tuple) {
 /// Lowers the option "maximum segment size" (RFC 9293 section 3.7.1), if it is there.
 fn clamp(packet: &mut [u8], h: &Headers, mss: u16) {
     let offset = packet.get(h.l4 + 12).copied().unwrap_or_default() >> 4;
-    let end = (h.l4 + usize::from(offset) * 4).min(h.len);
+    let end = h.l4 + usize::from(offset) * 4;
+    if end > h.len {
+        return;
+    }
     let mut at = h.l4 + 20;
     while at < end {
         let byte = |at: usize| packet.get(at).copied().filter(|_| at < end);
