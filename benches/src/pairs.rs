@@ -42,7 +42,7 @@ pub fn overfill() -> Result<Found> {
 }
 
 /// The flow table that was made last: the lane's own, as no other path is in force now.
-fn newest_flow_table() -> Result<HashMap<MapData, FlowKey, FlowHalf>> {
+pub fn newest_flow_table() -> Result<HashMap<MapData, FlowKey, FlowHalf>> {
     let mut newest = None;
     for map in loaded_maps() {
         let map = map?;

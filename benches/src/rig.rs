@@ -113,6 +113,29 @@ impl Lane {
         self.router.run(|| Ok(nix::net::if_::if_nametoindex(device)?))
     }
 
+    /// Gives the router's TUN device its address, and the clients behind it.
+    pub fn address_tun(&self) -> Result<()> {
+        let mine = self.frontend();
+        self.router.ip(&format!(
+            "addr add {mine}/30 dev tn0\nlink set tn0 up\nroute add {SOURCES}/15 dev tn0\n"
+        ))
+    }
+
+    /// Gives the sender's TUN device the clients' addresses, and the MTU that tailscaled's device has.
+    pub fn connect_tun(&self, sender: &Netns) -> Result<()> {
+        let (device, mine) = (self.sender_device(), self.frontend());
+        let mut commands = format!(
+            "link set {device} mtu 1280 up\n\
+             addr add {}/30 dev {device}\n\
+             route add {mine}/32 dev {device}\n",
+            self.sender()
+        );
+        for number in 0..CLIENTS {
+            writeln!(commands, "addr add {}/32 dev {device}", self.client(number))?;
+        }
+        sender.ip(&commands)
+    }
+
     fn connect_sender(&self, sender: &Netns) -> Result<()> {
         let (device, path) = (self.sender_device(), sender.path());
         let (mine, theirs) = (self.frontend(), self.sender());

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::ValueEnum;
-use proxy::data_path::nftables::NftPath;
+use proxy::data_path::{nftables::NftPath, userspace::UserspacePath};
 use proxy_rules::Protocol;
 use serde::Serialize;
 
@@ -38,6 +38,10 @@ pub enum Rung {
     Iptables,
     /// Sluice's nftables path: with counters, protection and everything.
     SluiceNft,
+    /// Sluice's user-space path; not on the ladder, which has packets only.
+    SluiceUser,
+    /// tailscaled's TCP in user space; likewise.
+    Netstack,
 }
 
 impl Rung {
@@ -68,12 +72,14 @@ impl Rung {
             Self::NftUpstream => "nft, upstream layout",
             Self::Iptables => "iptables-legacy",
             Self::SluiceNft => "Sluice nftables",
+            Self::SluiceUser => "Sluice user space",
+            Self::Netstack => "tailscaled's netstack",
         }
     }
 
     /// Whether it is one of ours.
     pub const fn is_ours(self) -> bool {
-        matches!(self, Self::SluiceXdp | Self::SluiceTc | Self::SluiceNft)
+        matches!(self, Self::SluiceXdp | Self::SluiceTc | Self::SluiceNft | Self::SluiceUser)
     }
 
     /// Where its packets are sent to.
@@ -103,6 +109,9 @@ impl Rung {
             Self::SluiceXdp => ours(crate::ebpf::with_xdp)?,
             Self::SluiceTc => ours(crate::ebpf::with_tc)?,
             Self::SluiceNft => ours(|| Ok(Box::new(NftPath::new())))?,
+            Self::SluiceUser => ours(|| Ok(Box::new(UserspacePath::new()?)))?,
+            // A process of its own, not something of the lane's.
+            Self::Netstack => {}
             Self::XdpDrop => {
                 let mut kernel = Kernel::load()?;
                 kernel.configure(generator::counting())?;

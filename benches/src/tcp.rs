@@ -65,15 +65,7 @@ pub fn measure(
     bar: &Progress,
 ) -> Result<Vec<Series>> {
     let rig = Rig::new(rungs.len(), Entry::Sockets)?;
-    for side in [&rig.sender, &rig.receiver] {
-        // Finished connections leave nothing behind, or a client would run out of ports.
-        side.sysctl("net/ipv4/tcp_max_tw_buckets", "0")?;
-    }
-    rig.receiver.run(|| {
-        let listener = listen()?;
-        thread::spawn(move || serve(&listener, kind));
-        Ok(())
-    })?;
+    prepare(&rig, kind)?;
     let mut stands = Vec::new();
     for (&(rung, ports), lane) in rungs.iter().zip(&rig.lanes) {
         let fitting = rung
@@ -121,6 +113,19 @@ pub fn measure(
     Ok(all.into_iter().flatten().collect())
 }
 
+/// Starts the backends of a rig's lanes.
+pub fn prepare(rig: &Rig, kind: Kind) -> Result<()> {
+    for side in [&rig.sender, &rig.receiver] {
+        // Finished connections leave nothing behind, or a client would run out of ports.
+        side.sysctl("net/ipv4/tcp_max_tw_buckets", "0")?;
+    }
+    rig.receiver.run(|| {
+        let listener = listen()?;
+        thread::spawn(move || serve(&listener, kind));
+        Ok(())
+    })
+}
+
 struct Stand<'a> {
     rung: Rung,
     ports: u16,
@@ -146,7 +151,8 @@ impl Kind {
         }
     }
 
-    const fn measures(self) -> &'static [Measure] {
+    /// What a round of it gives.
+    pub const fn measures(self) -> &'static [Measure] {
         match self {
             Self::Stream => &[Measure::TcpStream],
             Self::Rr => &[Measure::TcpRr, Measure::TcpRrP50, Measure::TcpRrP99, Measure::TcpRrP999],
@@ -158,7 +164,7 @@ impl Kind {
 }
 
 /// One lane's client: its next source address, source port and destination port.
-struct Client {
+pub struct Client {
     sources: Vec<Ipv4Addr>,
     target: Ipv4Addr,
     first_port: u16,
@@ -167,7 +173,8 @@ struct Client {
 }
 
 impl Client {
-    fn new(lane: &Lane, rung: Rung, ports: u16) -> Self {
+    /// A client that has not connected yet.
+    pub fn new(lane: &Lane, rung: Rung, ports: u16) -> Self {
         let (target, first_port, ports) = match rung.path() {
             Path::Translated => (lane.frontend(), FIRST_PORT, ports),
             Path::Bridged | Path::Routed => (lane.backend(), BACKEND_PORT, 1),
@@ -176,7 +183,8 @@ impl Client {
         Self { sources, target, first_port, ports, connections: 0 }
     }
 
-    fn run(&mut self, kind: Kind, time: Duration) -> Result<Vec<f64>> {
+    /// One round, on the calling thread.
+    pub fn run(&mut self, kind: Kind, time: Duration) -> Result<Vec<f64>> {
         match kind {
             Kind::Stream => self.stream(time),
             Kind::Rr => self.rr(time),

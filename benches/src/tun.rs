@@ -44,10 +44,7 @@ pub fn measure(
     let mut stands = Vec::new();
     for (&rung, lane) in rungs.iter().zip(&rig.lanes) {
         let tun = lane.router.run(|| open("tn0"))?;
-        lane.router.ip(&format!(
-            "addr add {}/30 dev tn0\nlink set tn0 up\nroute add {SOURCES}/15 dev tn0\n",
-            lane.frontend()
-        ))?;
+        lane.address_tun()?;
         let fitting = rung
             .install(lane, protocol, 1, 262_144)
             .with_context(|| format!("setting up {}", rung.label()))?;
@@ -122,7 +119,7 @@ const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x20 | 0x40;
 
 /// Opens a TUN device with virtio header in the calling thread's namespace.
-fn open(name: &str) -> Result<File> {
+pub fn open(name: &str) -> Result<File> {
     let tun = OpenOptions::new()
         .read(true)
         .write(true)

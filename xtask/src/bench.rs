@@ -1,5 +1,7 @@
 //! `bench`: the packet-rate benchmark, and criterion's benches.
 
+use std::{path::PathBuf, process::Command};
+
 use anyhow::{Result, bail};
 use clap::Subcommand;
 
@@ -39,8 +41,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             build.args(["--release", "--package", "benches", "--package", "proxy", "--bins"]);
             step::must("build", &mut build)?;
             let programs = workspace::target_dir().join("release");
-            let mut command = std::process::Command::new(programs.join("packet-rate"));
+            let mut command = Command::new(programs.join("packet-rate"));
             command.args(arguments).env("SLUICE_PROXY", programs.join("sluice-proxy"));
+            if let Some(rival) = netstack()? {
+                command.env("SLUICE_NETSTACK", rival);
+            }
             command
         }
         What::Criterion { arguments } => {
@@ -54,4 +59,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("the benchmark ended with {status}");
     }
     Ok(())
+}
+
+/// Builds tailscaled's netstack, which our user-space path is compared with. Go is only for that, so it is not a need.
+fn netstack() -> Result<Option<PathBuf>> {
+    if workspace::find_program("go").is_none() {
+        println!("goal G15 is left out: it needs Go 1.26 or newer (https://go.dev/dl)");
+        return Ok(None);
+    }
+    let program = workspace::cache_dir("netstack")?.join("netstack");
+    let mut build = Command::new("go");
+    build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
+    build.current_dir(workspace::root().join("benches/netstack"));
+    step::must("build tailscaled's netstack", &mut build)?;
+    Ok(Some(program))
 }

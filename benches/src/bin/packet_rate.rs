@@ -7,11 +7,12 @@ use anyhow::Result;
 use benches::{
     apply,
     goals::Book,
-    ladder, limits, machine, pairs,
+    ladder, limits, machine, netstack, pairs,
     plan::Plan,
     plot,
     progress::Progress,
     report::Report,
+    resident,
     rung::Rung,
     series::{Measure, Series},
     table, tcp, tun,
@@ -58,6 +59,10 @@ enum Part {
     Apply,
     /// The flow table past its capacity.
     Pairs,
+    /// Our user-space path beside tailscaled's.
+    User,
+    /// The agent's memory.
+    Memory,
 }
 
 impl Args {
@@ -81,7 +86,8 @@ fn main() -> Result<ExitCode> {
     let machine = machine::machine();
     let _raised = limits::raise()?;
     let (series, found) = measure(&args, &plan)?;
-    let book = Book { series: &series, found, resident: None };
+    let resident = args.has(Part::Memory).then(resident::measure).transpose()?;
+    let book = Book { series: &series, found, resident };
     let mut goals = book.goals();
     goals.retain(|goal| {
         args.goal.is_empty() || args.goal.iter().any(|g| goal.id.starts_with(g.as_str()))
@@ -131,6 +137,9 @@ fn measure(args: &Args, plan: &Plan) -> Result<(Vec<Series>, Option<pairs::Found
     if args.has(Part::Apply) {
         rounds += applied.len();
     }
+    if args.has(Part::User) {
+        rounds += netstack::ROUNDS;
+    }
     let bar = Progress::new(rounds as u64 * u64::from(plan.rounds));
     let mut all = Vec::new();
     if args.has(Part::Ladder) {
@@ -152,6 +161,9 @@ fn measure(args: &Args, plan: &Plan) -> Result<(Vec<Series>, Option<pairs::Found
         for (rung, ports) in applied {
             all.extend(apply::measure(rung, ports, plan, &bar)?);
         }
+    }
+    if args.has(Part::User) {
+        all.extend(netstack::measure(plan, &bar)?);
     }
     let found = args.has(Part::Pairs).then(pairs::overfill).transpose()?;
     bar.finish();

@@ -25,6 +25,15 @@ enum Outcome {
     Failed(switch::SwitchError),
 }
 
+/// Returns what building a table has taken: the allocator would keep it until the next one.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: gives free memory to the kernel and changes nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 impl Worker {
     /// Tries the wanted paths in order until one carries the latest table.
     pub(super) fn put_in_force(&mut self) -> Applied {
@@ -55,6 +64,7 @@ impl Worker {
             }
         }
         self.retry_at = Instant::now() + self.retry_after;
+        give_memory_back();
         self.conclude(in_force, wanted, refusals, config.table);
         match &self.state.error {
             None => Ok(started.elapsed()),
