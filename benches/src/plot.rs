@@ -145,7 +145,7 @@ const FONT_SMALL: (&str, i32) = (FONT, 17);
 
 const fn colour(rung: Rung) -> RGBColor {
     match rung {
-        Rung::SluiceXdp | Rung::SluiceTc | Rung::SluiceNft => OURS,
+        rung if rung.is_ours() => OURS,
         Rung::XdpDrop | Rung::XdpRedirect => BOUND,
         _ => THEIRS,
     }
