@@ -29,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const TURNS: Duration = Duration::from_secs(3);
 
 /// Megabytes (10^6) resident, at the end of some turns of its regular work.
+#[expect(clippy::disallowed_methods, reason = "the agent's regular work announces nothing")]
 pub fn measure() -> Result<f64> {
     let program = env::var_os("SLUICE_PROXY").context("SLUICE_PROXY names the agent's program")?;
     let rig = Rig::new(1, Entry::Frames)?;
@@ -83,6 +84,7 @@ fn rules_file(lane: &Lane) -> Result<String> {
     Ok(text)
 }
 
+#[expect(clippy::disallowed_methods, reason = "a file that grows announces nothing")]
 fn wait_until_in_force(log: &Path) -> Result<()> {
     let started = Instant::now();
     loop {

@@ -185,7 +185,7 @@ fn pieces(id: u16) -> [Vec<u8>; 2] {
     [(0, 1200), (1200, 2008)].map(|(start, end): (usize, usize)| {
         let mut piece = [&whole[..20], &whole[20 + start..20 + end]].concat();
         let more = if end < 2008 { 0x2000 } else { 0 };
-        let words = [(piece.len() as u16, 2), (id, 4), (more | start as u16 / 8, 6)];
+        let words = [(piece.len() as u16, 2), (id, 4), (more | (start as u16 / 8), 6)];
         for (word, place) in words {
             piece[place..place + 2].copy_from_slice(&word.to_be_bytes());
         }
@@ -200,7 +200,9 @@ fn asks_in_pieces(make: Make, order: [usize; 2], id: u16) -> (Option<usize>, u64
     let (from, to) = (at(PEERS[0][0], 5555), at(PROXY_TAILNET[0], 53));
     let client = UdpClient::bound(&topology.tailnet, from, to).unwrap();
     let pieces = pieces(id);
-    order.iter().for_each(|piece| topology.tun.inject(&pieces[*piece]).unwrap());
+    for piece in order {
+        topology.tun.inject(&pieces[piece]).unwrap();
+    }
     // What is dropped is counted at once: only an answer takes time.
     let lost = driver.counters().drops.values().any(|packets| *packets > 0);
     client.socket.set_read_timeout(Some(if lost { SHORT } else { DEADLINE })).unwrap();

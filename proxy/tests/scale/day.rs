@@ -7,7 +7,7 @@ use proxy_rules::DropReason;
 use crate::crowd::{Crowd, DROP, PORTS, State, state};
 
 const FLOWS: u32 = 1_000_000;
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_hours(1);
 
 /// What this thread has used of a processor: unlike the time, it does not depend on what else the machine does.
 fn busy() -> Duration {
@@ -28,7 +28,7 @@ impl Turns {
         loop {
             let start = busy();
             let is_over = crowd.shadow.age(ahead).unwrap();
-            let took = busy() - start;
+            let took = busy().saturating_sub(start);
             self.count += 1;
             self.sum += took;
             self.longest = self.longest.max(took);
