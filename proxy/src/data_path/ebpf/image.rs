@@ -4,11 +4,9 @@
 //! specific rules copied into more specific places. For one destination prefix the rules that can match are its own
 //! and those of the prefixes around it (its *levels*); the first of them in the table's order that matches is the answer.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::Ipv4Addr,
-};
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
+use foldhash::{HashMap, HashMapExt as _};
 use proxy_ebpf_common::{
     AddressKey, AddressPrefix, Globals, PortKey, PortPrefix, RuleEntry, SourcePrefix, Target,
     protocol, stance,

@@ -3,8 +3,9 @@
 //! A counter keeps its place when its rule goes or counts in another form: flows made before may still count there. It is
 //! given to another series only after [`Places::reclaim`] has been told that no flow names it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
+use foldhash::{HashMap, HashMapExt as _};
 use proxy_rules::{Rule, Series};
 
 use super::series_hash;
@@ -23,7 +24,7 @@ struct Run {
 /// Hands out counters.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
-    runs: BTreeMap<Form, Run>,
+    runs: HashMap<Form, Run>,
     free: BTreeMap<u32, Vec<u32>>,
     pub(super) next: u32,
     /// What an earlier process has left: series hash -> index.
@@ -32,7 +33,7 @@ pub(super) struct Places {
 
 impl Default for Places {
     fn default() -> Self {
-        Self { runs: BTreeMap::new(), free: BTreeMap::new(), next: 1, left: HashMap::new() }
+        Self { runs: HashMap::new(), free: BTreeMap::new(), next: 1, left: HashMap::new() }
     }
 }
 
@@ -42,13 +43,14 @@ fn form(rule: &Rule) -> Form {
 }
 
 /// The series of a form, in the order of their counters.
-fn series((whole, each): &Form) -> Vec<Series> {
-    match (each, whole.port, whole.last_port) {
-        (true, Some(first), Some(last)) => (first..=last)
-            .map(|port| Series { port: Some(port), last_port: None, ..whole.clone() })
-            .collect(),
-        _ => vec![whole.clone()],
-    }
+fn series((whole, each): &Form) -> impl Iterator<Item = Series> + '_ {
+    let ports = match (each, whole.port, whole.last_port) {
+        (true, Some(first), Some(last)) => Some(first..=last),
+        _ => None,
+    };
+    let one = ports.is_none().then(|| whole.clone());
+    let each = move |port| Series { port: Some(port), last_port: None, ..whole.clone() };
+    ports.into_iter().flatten().map(each).chain(one)
 }
 
 impl Places {
@@ -92,7 +94,7 @@ impl Places {
         if self.left.is_empty() {
             return None;
         }
-        let hashes: Vec<u64> = series(form).iter().map(series_hash).collect();
+        let hashes: Vec<u64> = series(form).map(|one| series_hash(&one)).collect();
         let start = *self.left.get(hashes.first()?)?;
         let in_a_row = (start..).zip(&hashes).all(|(at, hash)| self.left.get(hash) == Some(&at));
         if !in_a_row {
@@ -131,10 +133,11 @@ impl Places {
             !run.used && (run.start..run.start + run.len).all(|index| !named.contains(&index))
         };
         let mut given_up = Vec::new();
-        for (form, run) in self.runs.extract_if(.., |_, run| gone(run)) {
+        for (form, run) in self.runs.extract_if(|_, run| gone(run)) {
             self.free.entry(run.len).or_default().push(run.start);
             given_up.extend((run.start..).zip(series(&form)));
         }
+        given_up.sort_unstable_by_key(|(index, _)| *index);
         given_up
     }
 }

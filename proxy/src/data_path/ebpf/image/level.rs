@@ -1,20 +1,23 @@
 //! The rules of one destination prefix, and of the prefixes around it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
+use foldhash::{HashMap, HashMapExt as _};
 use ipnet::IpNet;
 use proxy_ebpf_common::{RuleEntry, protocol};
 use proxy_rules::{Protocol, Rule, Side};
 
-/// The rules of one side and destination prefix, by index into the table, each list in the table's order.
+/// A rule, by index into the table, and whether it is open to every source.
+type Member = (usize, bool);
+
+/// The rules of one side and destination prefix, each list in the table's order.
 #[derive(Default)]
 pub(super) struct Level {
-    singles: HashMap<(u8, u16), Vec<usize>>,
+    singles: HashMap<(u8, u16), Vec<Member>>,
     /// Protocol number, first port, last port, rule.
-    pub(super) ranges: Vec<(u8, u16, u16, usize)>,
-    /// Protocol number (`ANY` for rules on every protocol), rule, open to every source.
-    any: Vec<(u8, usize)>,
-    open: HashMap<usize, bool>,
+    pub(super) ranges: Vec<(u8, u16, u16, Member)>,
+    /// Protocol number (`ANY` for rules on every protocol), rule.
+    any: Vec<(u8, Member)>,
 }
 
 /// Every level, by side and prefix.
@@ -36,15 +39,15 @@ impl Levels {
                 levels.order.push(key);
                 Level::default()
             });
-            level.open.insert(index, rule.matches.src.is_empty());
+            let member = (index, rule.matches.src.is_empty());
             let number = rule.matches.protocol.map_or(protocol::ANY, Protocol::number);
             let ports = rule.matches.ports;
             if ports.is_any() {
-                level.any.push((number, index));
+                level.any.push((number, member));
             } else if ports.is_single() {
-                level.singles.entry((number, ports.first())).or_default().push(index);
+                level.singles.entry((number, ports.first())).or_default().push(member);
             } else {
-                level.ranges.push((number, ports.first(), ports.last(), index));
+                level.ranges.push((number, ports.first(), ports.last(), member));
             }
         }
         levels
@@ -115,17 +118,17 @@ pub(super) fn chain(levels: &[&Level], number: u8, place: Port) -> Vec<usize> {
             .filter(|(protocol, first, last, _)| {
                 *protocol == number && port.is_some_and(|port| *first <= port && port <= *last)
             })
-            .map(|(.., index)| *index)
+            .map(|(.., member)| *member)
             .collect();
         ranges.sort_unstable();
         let any = level
             .any
             .iter()
             .filter(|(protocol, _)| *protocol == number || *protocol == protocol::ANY)
-            .map(|(_, index)| *index);
-        for index in singles.chain(ranges).chain(any) {
+            .map(|(_, member)| *member);
+        for (index, is_open) in singles.chain(ranges).chain(any) {
             chain.push(index);
-            if level.open.get(&index) == Some(&true) {
+            if is_open {
                 return chain;
             }
         }

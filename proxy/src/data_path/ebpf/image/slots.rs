@@ -1,11 +1,12 @@
 //! Which index belongs to what, from table to table: what survives keeps its index, so that live flows and counters go on.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     hash::Hash,
     net::{IpAddr, SocketAddr},
 };
 
+use foldhash::{HashMap, HashMapExt as _};
 use ipnet::IpNet;
 use proxy_ebpf_common::{CLASS_HAS_RANGES, Hop, RuleEntry, Target, action, entry, snat, target};
 use proxy_rules::{Action, Affinity, BackendState, Backends, Match, Rule, Series, Side, Snat};
@@ -15,55 +16,60 @@ use super::{MapImage, address, counters::Places, side};
 /// What a target stands for.
 type TargetId = (Side, Match, Option<(IpAddr, Option<u16>)>);
 
+/// A run of indices.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: u32,
+    len: u32,
+    /// The table that had it last.
+    table: u32,
+}
+
 /// Hands out runs of indices; runs of what is gone are given out again, but not before the next table.
 #[derive(Clone, Debug)]
 struct Runs<K> {
-    held: HashMap<K, (u32, u32)>,
-    used: HashSet<K>,
+    held: HashMap<K, Run>,
     free: BTreeMap<u32, Vec<u32>>,
     next: u32,
+    /// Counts tables.
+    table: u32,
 }
 
-impl<K: Eq + Hash + Clone> Runs<K> {
+impl<K: Eq + Hash> Runs<K> {
     fn new(first: u32) -> Self {
-        Self { held: HashMap::new(), used: HashSet::new(), free: BTreeMap::new(), next: first }
+        Self { held: HashMap::new(), free: BTreeMap::new(), next: first, table: 0 }
+    }
+
+    /// The run that `key` has.
+    fn again(&mut self, key: &K, len: u32) -> Option<u32> {
+        let run = self.held.get_mut(key).filter(|run| run.len == len)?;
+        run.table = self.table;
+        Some(run.start)
     }
 
     /// The run of `key`.
     fn take(&mut self, key: K, len: u32) -> u32 {
-        self.take_at(key, len, None)
+        self.again(&key, len).unwrap_or_else(|| self.add(key, len, None))
     }
 
-    /// The run of `key`; if it has none yet, the one that an earlier process has left.
-    fn take_at(&mut self, key: K, len: u32, left: Option<u32>) -> u32 {
-        if let Some((start, held)) = self.held.get(&key)
-            && *held == len
-        {
-            self.used.insert(key);
-            return *start;
-        }
+    /// A run for `key`, which has none: the one that an earlier process has left, if it has.
+    fn add(&mut self, key: K, len: u32, left: Option<u32>) -> u32 {
         let start =
             left.or_else(|| self.free.get_mut(&len).and_then(Vec::pop)).unwrap_or_else(|| {
                 let start = self.next;
                 self.next += len;
                 start
             });
-        self.held.insert(key.clone(), (start, len));
-        self.used.insert(key);
+        self.held.insert(key, Run { start, len, table: self.table });
         start
     }
 
     /// Frees what has not been taken since the last call.
     fn sweep(&mut self) {
-        let used = std::mem::take(&mut self.used);
-        let free = &mut self.free;
-        self.held.retain(|key, (start, len)| {
-            let keep = used.contains(key);
-            if !keep {
-                free.entry(*len).or_default().push(*start);
-            }
-            keep
-        });
+        for (_, run) in self.held.extract_if(|_, run| run.table != self.table) {
+            self.free.entry(run.len).or_default().push(run.start);
+        }
+        self.table = self.table.wrapping_add(1);
     }
 }
 
@@ -148,7 +154,7 @@ impl Slots {
     /// The target of a rule that a flow to `backend` belongs to.
     pub fn find(&self, rule: &Rule, backend: SocketAddr) -> Option<u32> {
         let id = |backend| (rule.from, rule.matches.clone(), backend);
-        let held = |backend| self.targets.held.get(&id(backend)).map(|(start, _)| *start);
+        let held = |backend| self.targets.held.get(&id(backend)).map(|run| run.start);
         match rule.action {
             Action::Forward { .. } => held(None),
             _ => held(Some((backend.ip(), Some(backend.port()))))
@@ -244,12 +250,11 @@ impl Slots {
         image: &mut MapImage,
     ) -> u32 {
         let id: TargetId = (rule.from, rule.matches.clone(), backend);
-        let (index, epoch) = if let Some((index, _)) = self.targets.held.get(&id).copied() {
-            self.targets.used.insert(id);
+        let (index, epoch) = if let Some(index) = self.targets.again(&id, 1) {
             (index, self.epochs.get(&index).copied().unwrap_or_default())
         } else {
             let epoch = epoch(&id);
-            let index = self.targets.take_at(id, 1, self.left.remove(&epoch));
+            let index = self.targets.add(id, 1, self.left.remove(&epoch));
             self.epochs.insert(index, epoch);
             (index, epoch)
         };
