@@ -45,9 +45,13 @@ pub(crate) enum NftError {
 
 impl NftError {
     fn from_stderr(stderr: &str) -> Self {
-        // The first error says it; what follows repeats the script.
-        let line = stderr.lines().find(|line| line.contains("rror")).unwrap_or("no reason given");
-        let line = line.trim().to_owned();
+        // The first error says it, and the line after it repeats that of the script.
+        let mut lines = stderr.lines().skip_while(|line| !line.contains("rror"));
+        let reason = lines.next().unwrap_or("no reason given").trim();
+        let line = match lines.next().map(str::trim).filter(|rule| !rule.is_empty()) {
+            Some(rule) => format!("{reason}, in `{rule}`"),
+            None => reason.to_owned(),
+        };
         let has = |text: &str| stderr.contains(text);
         if has("Operation not permitted") {
             Self::NotPermitted
@@ -185,7 +189,7 @@ mod tests {
         let refused = kind("-:1:1-3: Error: syntax error, unexpected junk\nfoo\n^^^");
         assert_eq!(
             refused.to_string(),
-            "nft refused it: -:1:1-3: Error: syntax error, unexpected junk"
+            "nft refused it: -:1:1-3: Error: syntax error, unexpected junk, in `foo`"
         );
     }
 }

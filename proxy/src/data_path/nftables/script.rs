@@ -222,10 +222,10 @@ impl Image {
         }
         for cell in &lookup.boxes {
             let data = self.answer(rules, side, &cell.candidates);
-            let protocol = protocol_name(cell.protocol, ipv6);
+            let map = format!("{name}_range_{}", cell.protocol.label());
             let address = range(cell.first, cell.last);
             let ports = range(cell.ports.0, cell.ports.1);
-            self.add(format!("{name}_range"), format!("{address} . {protocol} . {ports}"), data);
+            self.add(map, format!("{address} . {ports}"), data);
         }
         for net in lookup.any_protocol {
             self.add(format!("{name}_any"), net.to_string(), "");

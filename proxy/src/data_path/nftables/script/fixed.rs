@@ -102,7 +102,13 @@ fn sets(block: &mut Block) {
         for side in [Side::Tailnet, Side::Cluster] {
             let key = format!("type {address} . inet_proto . inet_service : mark");
             block.set("map", &format!("{side}{digit}_port"), &[&key]);
-            block.set("map", &format!("{side}{digit}_range"), &[&key, "flags interval"]);
+            // A map for each protocol. With `meta l4proto` in an interval's key, nft (1.0.6) asks the kernel to swap the
+            // two bytes of what has only one, which stable kernels from 2026 on refuse (seen: 6.12.117).
+            let key = format!("type {address} . inet_service : mark");
+            for protocol in ["tcp", "udp", "icmp"] {
+                let name = format!("{side}{digit}_range_{protocol}");
+                block.set("map", &name, &[&key, "flags interval"]);
+            }
             let prefix = format!("type {address}");
             block.set("set", &format!("{side}{digit}_any"), &[&prefix, "flags interval"]);
             block.set("set", &format!("{side}{digit}_all"), &[&prefix, "flags interval"]);
@@ -252,6 +258,10 @@ fn match_side(block: &mut Block, family: &Family, side: Side) {
     let Family { digit, ip, icmp, icmp_type, link_local, multicast, .. } = family;
     let name = format!("{side}{digit}");
     let key = format!("{ip} daddr . meta l4proto . th dport");
+    let range = |protocol: &str, map: &str, mark: &str| {
+        let map = format!("{name}_range_{map}");
+        format!("meta l4proto {protocol} {mark} mark set {ip} daddr . th dport map @{map}")
+    };
     block.chain(
         &name,
         [
@@ -261,7 +271,9 @@ fn match_side(block: &mut Block, family: &Family, side: Side) {
             format!("{TCP_UDP} th dport 0 goto unmatched_{side}"),
             format!("ct state invalid goto {name}_invalid"),
             format!("ct mark set {key} map @{name}_port goto decide"),
-            format!("ct mark set {key} map @{name}_range goto decide"),
+            format!("{} goto decide", range("tcp", "tcp", "ct")),
+            format!("{} goto decide", range("udp", "udp", "ct")),
+            format!("{} goto decide", range(icmp, "icmp", "ct")),
             format!("goto unmatched_{side}"),
         ],
     );
@@ -285,7 +297,7 @@ fn match_side(block: &mut Block, family: &Family, side: Side) {
         [
             "fib daddr type local socket transparent 0 accept".to_owned(),
             format!("meta l4proto tcp meta mark set {key} map @{name}_port goto drop_no_flow"),
-            format!("meta l4proto tcp meta mark set {key} map @{name}_range goto drop_no_flow"),
+            format!("{} goto drop_no_flow", range("tcp", "tcp", "meta")),
             format!("goto unmatched_{side}"),
         ],
     );
