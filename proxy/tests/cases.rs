@@ -4,6 +4,8 @@
 
 #[path = "cases/address.rs"]
 mod address;
+#[path = "cases/coexistence.rs"]
+mod coexistence;
 #[path = "rig/driver.rs"]
 mod driver;
 #[path = "cases/egress.rs"]

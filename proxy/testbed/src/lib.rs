@@ -8,6 +8,7 @@
 )]
 
 pub mod capture;
+pub mod classifier;
 pub mod counter;
 pub mod namespace;
 pub mod offload;
