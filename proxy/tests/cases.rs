@@ -14,6 +14,8 @@ mod egress;
 mod mtu;
 #[path = "cases/platform.rs"]
 mod platform;
+#[path = "cases/rate.rs"]
+mod rate;
 #[path = "rig/rules.rs"]
 mod rules;
 #[path = "cases/tracking.rs"]
