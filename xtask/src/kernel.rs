@@ -41,12 +41,21 @@ fn guests(build: &Build) -> Vec<&Binary> {
 }
 
 /// Counts what would run on that kernel as skipped.
-pub(crate) fn skip(version: Version, build: &Build, tally: &mut Tally) -> Result<()> {
+pub(crate) fn skip(version: Version, build: &Build, why: &str) -> Result<Tally> {
+    let mut tally = Tally::default();
     for binary in guests(build) {
         let label = format!("kernel {}: {}", version.number(), binary.label());
-        tally.skip(&label, binary.count()?, "SKIP_KERNEL_TESTS=1");
+        tally.skip(&label, binary.count()?, why);
     }
-    Ok(())
+    Ok(tally)
+}
+
+/// As [`run`]; where that kernel cannot be had (another distribution, no network), its tests are skipped.
+pub(crate) fn run_if_offered(version: Version, build: &Build) -> Result<Tally> {
+    match image::fetch(version.number()) {
+        Ok(_) => run(version, build),
+        Err(error) => skip(version, build, &format!("{error:#}")),
+    }
 }
 
 /// Boots that kernel and runs there the tests that depend on it.

@@ -3,6 +3,7 @@
 use std::{process::Command, time::Instant};
 
 use anyhow::{Result, bail};
+use clap::ValueEnum as _;
 
 use crate::{
     check, demo, faults, kernel,
@@ -18,7 +19,7 @@ pub(crate) use binary::{Binary, Build};
 pub(crate) use tally::Tally;
 pub(crate) use tier::{Place, Tier};
 
-/// Sets up, checks, builds, and runs the tests of this machine's kernel; planted faults and other kernels by name.
+/// Sets up, checks, builds, and runs the tests on this machine's kernel and on others; planted faults by name.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these tiers, without the checks.
@@ -39,8 +40,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     let everything = args.tier.is_empty() && args.kernel.is_empty();
     let mut purposes = vec![Purpose::Test];
-    let kernels = args.kernel.clone();
-    if !kernels.is_empty() {
+    let kernels =
+        if everything { kernel::Version::value_variants().to_vec() } else { args.kernel.clone() };
+    if !kernels.is_empty() && !skips_kernel_tests() {
         purposes.push(Purpose::Kernel);
     }
     setup::ensure(&purposes)?;
@@ -63,11 +65,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !kernels.is_empty() {
         let build = binary::build()?;
         for version in kernels {
-            if skips_kernel_tests() {
-                kernel::skip(version, &build, &mut tally)?;
+            tally.add(if skips_kernel_tests() {
+                kernel::skip(version, &build, "SKIP_KERNEL_TESTS=1")?
+            } else if everything {
+                kernel::run_if_offered(version, &build)?
             } else {
-                tally.add(kernel::run(version, &build)?);
-            }
+                kernel::run(version, &build)?
+            });
         }
     }
     if !checks.is_empty() {

@@ -3,7 +3,7 @@
 use std::{fmt, fs, fs::File, path::Path, process::Command};
 
 use super::image::Image;
-use crate::test::bounded;
+use crate::test::{Binary, bounded};
 
 /// A kernel that starts at all says so at once; one that does not start says nothing and never ends.
 const PROBE_SECONDS: u32 = 8;
@@ -64,6 +64,14 @@ impl Accelerator {
             arguments += " mitigations=off init_on_alloc=0";
         }
         arguments
+    }
+
+    /// What of a test binary runs there: names that contain one of these; all, if there are none.
+    pub(super) fn filter(&self, binary: &Binary) -> &'static [&'static str] {
+        match self {
+            Self::Kvm => &[],
+            Self::Emulation(_) => binary.quick,
+        }
     }
 
     /// How long a test binary may take in the guest.

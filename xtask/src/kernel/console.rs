@@ -1,6 +1,7 @@
 //! The emulated machine: started, and listened to while it runs.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
@@ -35,6 +36,9 @@ pub(crate) fn run(
         File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     println!("kernel {kernel}: {accelerator}; log {}", path.display());
 
+    let tests: Result<Vec<BTreeSet<String>>> =
+        binaries.iter().map(|binary| binary.tests(accelerator.filter(binary))).collect();
+    let tests = tests?;
     let start = Instant::now();
     let limit = BOOT_SECONDS + accelerator.limit_seconds() * binaries.len() as u32;
     let mut command = bounded(limit, Path::new("qemu-system-x86_64"));
@@ -54,7 +58,7 @@ pub(crate) fn run(
     drop(command);
 
     let progress = step::spinner(&format!("kernel {kernel}: boot"));
-    let mut report = Report::new(kernel, binaries);
+    let mut report = Report::new(kernel, binaries, tests);
     let mut reader = BufReader::new(reader);
     let mut bytes = Vec::new();
     while reader.read_until(b'\n', &mut bytes)? > 0 {

@@ -210,10 +210,7 @@ echo \"::boot $(uname -r) has booted in $(cut -d' ' -f1 /proc/uptime) s\"
 /// Killed, not asked to end: a test may be anywhere, and nothing is to be tidied up.
 fn format_test(index: usize, accelerator: &Accelerator, binary: &Binary) -> String {
     let limit = accelerator.limit_seconds();
-    let names = match accelerator {
-        Accelerator::Kvm => String::new(),
-        Accelerator::Emulation(_) => binary.quick.join(" "),
-    };
+    let names = accelerator.filter(binary).join(" ");
     let directory = binary.directory.display();
     let executable = binary.executable.display();
     format!(

@@ -18,6 +18,14 @@ pub(crate) struct Image {
 }
 
 impl Image {
+    fn new(cache: &Path, package: &str) -> Self {
+        Self { release: package.trim_start_matches(PREFIX).to_owned(), root: cache.join(package) }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.modules().join("modules.dep").is_file()
+    }
+
     pub(crate) fn kernel(&self) -> PathBuf {
         self.root.join("boot").join(format!("vmlinuz-{}", self.release))
     }
@@ -31,21 +39,33 @@ impl Image {
 /// The newest kernel whose version starts with `number`, from the cache or from Debian.
 pub(crate) fn fetch(number: &str) -> Result<Image> {
     let cache = workspace::cache_dir("kernels")?;
-    let package = match newest_offered(number)? {
-        Some(package) => package,
-        // Without package lists, or without the suite that has it, what was fetched before serves.
-        None => newest_cached(&cache, number).with_context(|| {
-            format!(
-                "apt offers no kernel {number} and none is in {}; run `apt-get update`, and for a backported \
-                 kernel enable the suite that has it",
-                cache.display()
-            )
-        })?,
+    let first = match offered(&cache, number) {
+        Ok(image) => return Ok(image),
+        Err(error) => error,
     };
-    let release = package.trim_start_matches(PREFIX).to_owned();
-    let image = Image { release, root: cache.join(&package) };
-    if !image.modules().join("modules.dep").is_file() {
-        download(&cache, &package, &image)?;
+    // Package lists may be missing, or so old that what they name is gone.
+    let updated = succeed(Command::new("apt-get").arg("update"));
+    if let Ok(image) = updated.and_then(|()| offered(&cache, number)) {
+        return Ok(image);
+    }
+    // Without a network, what was fetched before serves.
+    match newest_cached(&cache, number) {
+        Some(package) => Ok(Image::new(&cache, &package)),
+        None => Err(first.context(format!(
+            "no kernel {number}: apt offers none, also after `apt-get update`, and none is in {}",
+            cache.display()
+        ))),
+    }
+}
+
+/// The newest that apt offers, fetched if it is not in the cache.
+fn offered(cache: &Path, number: &str) -> Result<Image> {
+    let package = newest_offered(number)?.with_context(|| {
+        format!("`apt-cache search` finds no {PREFIX}{number}.*{SUFFIX}: enable Debian 12's suites, with backports")
+    })?;
+    let image = Image::new(cache, &package);
+    if !image.is_complete() {
+        download(cache, &package, &image)?;
     }
     Ok(image)
 }

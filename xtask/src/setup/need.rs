@@ -97,6 +97,7 @@ pub(super) const NEEDS: &[Need] = &[
     package!("busybox-static", "busybox", [Kernel], "the shell of the emulated machine"),
     package!("cpio", "cpio", [Kernel], "packs the emulated machine's files"),
     package!("kmod", "modprobe", [Kernel], "finds the modules that a module needs"),
+    package!("xz-utils", "xz", [Kernel], "unpacks a kernel's modules"),
     package!("wireguard-tools", "wg", [Kernel], "sets up WireGuard in the emulated machine"),
     package!("binutils", "strip", [Kernel], "makes the emulated machine's files small"),
 ];

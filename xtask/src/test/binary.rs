@@ -1,6 +1,7 @@
 //! The workspace's test binaries: built by one cargo call, then run by us, here or in an emulated machine.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -160,9 +161,14 @@ impl Binary {
 
     /// How many tests it holds.
     pub(crate) fn count(&self) -> Result<usize> {
-        let output = self.command().args(["--list", "--format=terse"]).output()?;
+        Ok(self.tests(&[])?.len())
+    }
+
+    /// The tests whose names contain one of `filter`; all, if it is empty.
+    pub(crate) fn tests(&self, filter: &[&str]) -> Result<BTreeSet<String>> {
+        let output = self.command().args(["--list", "--format=terse"]).args(filter).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.lines().filter(|line| line.ends_with(": test")).count())
+        Ok(text.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect())
     }
 
     fn command(&self) -> Command {

@@ -103,7 +103,7 @@ fn sets(block: &mut Block) {
             let key = format!("type {address} . inet_proto . inet_service : mark");
             block.set("map", &format!("{side}{digit}_port"), &[&key]);
             // A map for each protocol. With `meta l4proto` in an interval's key, nft (1.0.6) asks the kernel to swap the
-            // two bytes of what has only one, which stable kernels from 2026 on refuse (seen: 6.12.117).
+            // two bytes of what has only one, which newer stable kernels refuse (seen: 6.12.117).
             let key = format!("type {address} . inet_service : mark");
             for protocol in ["tcp", "udp", "icmp"] {
                 let name = format!("{side}{digit}_range_{protocol}");
