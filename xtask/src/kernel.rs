@@ -3,6 +3,7 @@
 use accelerator::Accelerator;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
+use image::Image;
 
 use crate::{
     step,
@@ -50,31 +51,45 @@ pub(crate) fn skip(version: Version, build: &Build, why: &str) -> Result<Tally> 
     Ok(tally)
 }
 
-/// As [`run`]; where that kernel cannot be had (another distribution, no network), its tests are skipped.
+/// As [`run`], one step of many: where that kernel cannot be had (another distribution, no network), its tests are
+/// skipped, and a machine that cannot be started is a failure beside the others.
 pub(crate) fn run_if_offered(version: Version, build: &Build) -> Result<Tally> {
-    match image::fetch(version.number()) {
-        Ok(_) => run(version, build),
-        Err(error) => skip(version, build, &format!("{error:#}")),
-    }
+    let image = match fetch(version) {
+        Ok(image) => image,
+        Err(error) => return skip(version, build, &format!("{error:#}")),
+    };
+    Ok(boot(version, build, &image).unwrap_or_else(|error| {
+        let mut tally = Tally::default();
+        tally.fail(format!("kernel {}: {error:#}", version.number()));
+        tally
+    }))
 }
 
 /// Boots that kernel and runs there the tests that depend on it.
 pub(crate) fn run(version: Version, build: &Build) -> Result<Tally> {
+    boot(version, build, &fetch(version)?)
+}
+
+fn fetch(version: Version) -> Result<Image> {
+    let number = version.number();
+    let (fetched, image) = step::call(&format!("kernel {number}: fetch"), || image::fetch(number));
+    image.context(fetched.output)
+}
+
+fn boot(version: Version, build: &Build, image: &Image) -> Result<Tally> {
     let number = version.number();
     let binaries = guests(build);
     if binaries.is_empty() {
         bail!("no test is meant for other kernels; see xtask/src/test/tier.rs");
     }
-    let (fetched, image) = step::call(&format!("kernel {number}: fetch"), || image::fetch(number));
-    let image = image.context(fetched.output)?;
     println!("kernel {number}: {}", image.release);
-    let accelerator = Accelerator::find(&image);
+    let accelerator = Accelerator::find(image);
 
     let directory = workspace::target_dir().join("guest").join(number);
     let (packed, archive) = step::call(&format!("kernel {number}: pack"), || {
-        guest::pack(&directory, &image, &accelerator, &binaries, &build.programs)
+        guest::pack(&directory, image, &accelerator, &binaries, &build.programs)
     });
     let archive = archive.context(packed.output)?;
 
-    console::run(number, &accelerator, &image, &archive, &binaries)
+    console::run(number, &accelerator, image, &archive, &binaries)
 }
