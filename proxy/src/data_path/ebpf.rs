@@ -198,6 +198,10 @@ impl EbpfPath {
             fits = held.fits(&image, slots.sizes(), max_flows);
         }
         if !fits {
+            if running.image.counters.is_empty() {
+                // Taken over, and too small from the start: what the counters stand for is known by the new table alone.
+                running.image.counters = image.counters;
+            }
             self.running = Some(running);
             return self.regrow(table);
         }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     hash::Hash,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
 use foldhash::{HashMap, HashMapExt as _};
@@ -60,8 +60,13 @@ impl<K: Eq + Hash> Runs<K> {
                 self.next += len;
                 start
             });
-        self.held.insert(key, Run { start, len, table: self.table });
+        self.add_at(key, start, len);
         start
+    }
+
+    /// Notes that `key` has this run.
+    fn add_at(&mut self, key: K, start: u32, len: u32) {
+        self.held.insert(key, Run { start, len, table: self.table });
     }
 
     /// Frees what has not been taken since the last call.
@@ -102,15 +107,24 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Goes on where an earlier process stopped: its targets and counters keep their places, new numbers are beyond its.
+    /// Goes on where an earlier process stopped: everything but source groups keeps its place, new numbers are beyond.
     pub fn resume(old: &MapImage) -> Self {
         let mut slots = Self::default();
         let next = |highest: Option<u32>| highest.map_or(0, |highest| highest + 1);
-        let class = |class: &u32| class & !CLASS_HAS_RANGES;
-        let classes = old.addresses.values().chain(old.routes.values()).map(class).max();
-        slots.classes.next = next(classes).max(1);
+        for (place, class) in classes(old) {
+            slots.classes.add_at(place, class, 1);
+            slots.classes.next = slots.classes.next.max(class + 1);
+        }
         slots.targets.next = next(old.targets.keys().max().copied()).max(1);
         slots.lookup.next = next(old.lookup.keys().max().copied());
+        let entries = old.ports.values().chain(old.ranges.values()).chain(old.sources.values());
+        for entry in entries.filter(|entry| entry.action == action::DNAT && entry.lookup_len > 1) {
+            let run = entry.target..entry.target.saturating_add(entry.lookup_len);
+            let held: Option<Vec<u32>> = run.map(|slot| old.lookup.get(&slot).copied()).collect();
+            if let Some(held) = held {
+                slots.lookup.add_at(held, entry.target, entry.lookup_len);
+            }
+        }
         slots.counters.next = next(old.hashes.values().max().copied()).max(1);
         slots.left = old.targets.iter().map(|(index, target)| (target.epoch, *index)).collect();
         slots.counters.left = old.hashes.iter().map(|(hash, index)| (*hash, *index)).collect();
@@ -281,6 +295,24 @@ impl Slots {
         *flags |= entry::PER_PORT;
         start.wrapping_sub(u32::from(rule.matches.ports.first()))
     }
+}
+
+/// The classes that an image names. Class 0 is a shield, not a class.
+fn classes(image: &MapImage) -> impl Iterator<Item = ((Side, IpNet), u32)> + '_ {
+    let exact = image.addresses.iter().map(|(key, class)| (key.side, key.address, 128, *class));
+    let routes = image.routes.iter().map(|((len, data), class)| {
+        let [_, _, _, from] = data.side;
+        (from, data.address, len.saturating_sub(proxy_ebpf_common::ADDRESS_BITS), *class)
+    });
+    exact.chain(routes).filter(|(.., class)| *class != 0).filter_map(|(from, bytes, len, class)| {
+        let v6 = Ipv6Addr::from(bytes);
+        let prefix = match v6.to_ipv4_mapped().filter(|_| len >= 96) {
+            Some(v4) => IpNet::new(v4.into(), (len - 96) as u8),
+            None => IpNet::new(v6.into(), len as u8),
+        };
+        let from = if from == side(Side::Tailnet) { Side::Tailnet } else { Side::Cluster };
+        Some(((from, prefix.ok()?), class & !CLASS_HAS_RANGES))
+    })
 }
 
 /// A number for a target that depends on nothing but what it stands for: an agent that takes over gives the same target the

@@ -232,6 +232,9 @@ fn what_survives_keeps_its_place() {
     let third = compile(&more, &mut taken_over);
     assert_eq!(third.targets, second.targets, "an agent that takes over numbers alike");
     assert_eq!(third.counters, second.counters);
+    assert_eq!(third.ports, second.ports, "so nothing of an unchanged table is written anew");
+    assert_eq!((third.addresses, third.lookup), (second.addresses, second.lookup));
+    assert_eq!(taken_over.sizes(), slots.sizes(), "and no takeover needs more room than the last");
 }
 
 fn hashes(image: &MapImage) -> BTreeMap<u64, u32> {
