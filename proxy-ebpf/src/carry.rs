@@ -6,7 +6,7 @@ use proxy_ebpf_common::{DropReason, FlowHalf, FlowKey, Hop, Target, half, link, 
 use crate::{
     checksum, count,
     maps::{FLOWS, GLOBALS, LINKS, SCRATCH, TARGETS},
-    packet::{L4Sums, Packet, at, reach},
+    packet::{L4Sums, Packet, at},
     parse::{Headers, flag, fragment, kind, words},
     verdict::Verdict,
 };
@@ -217,6 +217,18 @@ pub(crate) fn rewrite_ip<P: Packet>(
     Some(difference)
 }
 
+/// The word that begins a TCP or UDP header.
+#[inline(always)]
+fn ports([a, b]: [u8; 2], [c, d]: [u8; 2]) -> u32 {
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+/// The first half of the second word of an ICMP echo message.
+#[inline(always)]
+fn identifier([a, b]: [u8; 2]) -> u32 {
+    u32::from_ne_bytes([a, b, 0, 0])
+}
+
 /// Rewrites the packet as the flow says.
 #[inline(always)]
 pub(crate) fn rewrite<P: Packet>(packet: &mut P, h: &Headers, flow: &FlowHalf) -> bool {
@@ -224,20 +236,23 @@ pub(crate) fn rewrite<P: Packet>(packet: &mut P, h: &Headers, flow: &FlowHalf) -
     if h.fragment == fragment::LATER {
         return true;
     }
-    let l4 = (h.l4 & 0x7ff) as usize;
-    let ([a, b], [c, d]) = (flow.src_port, flow.dst_port);
+    let l4 = h.l4;
     let echo = h.kind == kind::ECHO;
-    let place = if echo { l4 + 4 } else { l4 };
-    let Some(word) = reach::<u32, P>(packet, place) else { return false };
-    // SAFETY: `reach` checked the bounds.
-    let rest = unsafe {
-        let old = *word;
-        let [_, _, e, f] = old.to_ne_bytes();
-        let new = if echo { [a, b, e, f] } else { [a, b, c, d] };
-        let new = u32::from_ne_bytes(new);
-        *word = new;
-        if old == new { 0 } else { checksum::fold32(checksum::replace(old, new)) }
+    let (old, new) = if echo {
+        (identifier(h.key.src_port), identifier(flow.src_port))
+    } else {
+        (ports(h.key.src_port, h.key.dst_port), ports(flow.src_port, flow.dst_port))
     };
+    let mut rest = 0;
+    if old != new {
+        let [a, b, ..] = new.to_ne_bytes();
+        let written =
+            if echo { packet.put(l4 + 4, &[a, b]) } else { packet.put(l4, &new.to_ne_bytes()) };
+        if !written {
+            return false;
+        }
+        rest = checksum::fold32(checksum::replace(old, new));
+    }
     let sum = match h.kind {
         kind::TCP => l4 + 16,
         kind::UDP => l4 + 6,
@@ -247,5 +262,5 @@ pub(crate) fn rewrite<P: Packet>(packet: &mut P, h: &Headers, flow: &FlowHalf) -
         h.v6 && GLOBALS.get(0).is_some_and(|globals| globals.flags & stance::flags::CSUM_IPV6 != 0);
     let addresses = if echo && !h.v6 { 0 } else { addresses };
     let sums = L4Sums { addresses, rest, udp: h.kind == kind::UDP, v6: h.v6, ipv6_flag };
-    packet.update_l4(sum, &sums)
+    packet.update_l4(sum as usize, &sums)
 }

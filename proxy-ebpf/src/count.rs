@@ -4,19 +4,21 @@ use proxy_ebpf_common::half;
 
 use crate::maps::{COUNTERS, DROPS};
 
-/// A packet of a flow.
+/// A packet of a flow. Without a branch on the direction: of two branches the compiler makes one pointer with a variable
+/// offset, which the verifier refuses without CAP_PERFMON or pays for by walking every path.
 #[inline(always)]
 pub(crate) fn carried(counter: u32, flags: u8, bytes: u32) {
+    const { assert!(half::REPLY == 1) };
     if let Some(slot) = COUNTERS.get_ptr_mut(counter) {
+        let reply = u64::from(flags & half::REPLY);
+        let bytes = u64::from(bytes);
+        let reply_bytes = bytes & reply.wrapping_neg();
         // SAFETY: per-CPU slot, and no other program runs on this CPU before this one ends.
         unsafe {
-            if flags & half::REPLY == 0 {
-                (*slot).original_packets += 1;
-                (*slot).original_bytes += u64::from(bytes);
-            } else {
-                (*slot).reply_packets += 1;
-                (*slot).reply_bytes += u64::from(bytes);
-            }
+            (*slot).original_packets += 1 - reply;
+            (*slot).original_bytes += bytes - reply_bytes;
+            (*slot).reply_packets += reply;
+            (*slot).reply_bytes += reply_bytes;
         }
     }
 }

@@ -46,10 +46,6 @@ pub(crate) struct Scratch {
     pub(crate) search: Search,
     /// What an ICMP error quotes.
     pub(crate) quoted: [u32; 32],
-    /// TCP options, larger than they can be, so that a masked index is always inside.
-    pub(crate) options: [u8; 64],
-    /// Place in the options.
-    pub(crate) cursor: u32,
 }
 
 /// Ticks of the programs' clock.
@@ -301,6 +297,8 @@ fn claim(skb: *mut __sk_buff, h: &Headers, globals: &Globals, scratch: &mut Scra
             (&raw mut attempt).cast(),
             0,
         );
+        // Its place on the stack is used again; without CAP_PERFMON half a pointer must not be overwritten.
+        (&raw mut attempt.skb).write_volatile(core::ptr::null_mut());
     }
     match Verdict::from_raw(attempt.verdict) {
         Verdict::PASS => Verdict::drop(DropReason::PortsExhausted),

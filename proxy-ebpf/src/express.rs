@@ -22,20 +22,36 @@ use crate::{
     verdict::Verdict,
 };
 
-/// Carries one packet: the body of every XDP entry point.
+/// Carries one packet: the body of every XDP entry point. Only headers of the usual length are dealt with here, each family
+/// by a program of its own, so that every offset is a constant.
 #[inline(always)]
 pub(crate) fn run(ctx: *mut xdp_md, side: u8) -> u32 {
-    carry_known(&mut Xdp { ctx }, side).unwrap_or(XDP_PASS)
+    let Some(ethernet) = at::<[u16; 7], _>(&Xdp::<0> { ctx }, 0) else { return XDP_PASS };
+    // SAFETY: `at` checked the bounds.
+    match u16::from_be(unsafe { (*ethernet)[6] }) {
+        0x0800 => known::<34>(ctx, side),
+        0x86dd => known::<54>(ctx, side),
+        _ => XDP_PASS,
+    }
+}
+
+#[inline(never)]
+fn known<const L4: usize>(ctx: *mut xdp_md, side: u8) -> u32 {
+    carry_known(&mut Xdp::<L4> { ctx }, side).unwrap_or(XDP_PASS)
 }
 
 #[inline(always)]
-fn carry_known(packet: &mut Xdp, side: u8) -> Option<u32> {
+fn carry_known<const L4: usize>(packet: &mut Xdp<L4>, side: u8) -> Option<u32> {
     let mut h = MaybeUninit::<Headers>::uninit();
     Headers::clear(h.as_mut_ptr());
     // SAFETY: all zero is valid.
     let h = unsafe { h.assume_init_mut() };
     parse::parse(packet, side, h).ok()?;
-    if h.kind > kind::ECHO || h.fragment != fragment::NONE || h.tcp & (flag::SYN | flag::RST) != 0 {
+    if h.kind > kind::UDP
+        || h.l4 != L4 as u32
+        || h.fragment != fragment::NONE
+        || h.tcp & (flag::SYN | flag::RST) != 0
+    {
         return None;
     }
     let flow = FLOWS.get_ptr_mut(&h.key)?;

@@ -2,13 +2,11 @@
 
 use aya_ebpf::{
     bindings::__sk_buff,
-    helpers::generated::{bpf_l4_csum_replace, bpf_skb_load_bytes},
+    cty::c_void,
+    helpers::generated::{bpf_l4_csum_replace, bpf_loop},
 };
 
-use crate::{
-    maps::SCRATCH,
-    packet::{load, store},
-};
+use crate::packet::{load, store};
 
 const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
@@ -28,55 +26,64 @@ pub(crate) fn clamp(skb: *mut __sk_buff, l4: u32, end: u32, mss: u32) -> u32 {
     if words <= 5 {
         return 0;
     }
-    // Opaque, so that the compiler leaves the arithmetic in by which the verifier sees that `len` is 4 to 64. It would
-    // check a copy instead, and before 6.8 the verifier learns nothing from `!= 0`.
-    let len = ((core::hint::black_box(words).wrapping_sub(6) & 15) + 1) * 4;
-    if l4 + 20 + len > end {
+    let end_of_options = l4 + words * 4;
+    if end_of_options > end {
         return 0;
     }
-    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
-    // SAFETY: per-CPU, and no other program runs on this CPU before this one ends.
-    let scratch = unsafe { &mut *scratch };
-    let options = &mut scratch.options;
-    // SAFETY: `len` is at most the size of `options`; the helper fails if the packet is shorter.
-    let code = unsafe {
-        bpf_skb_load_bytes(skb.cast_const().cast(), l4 + 20, options.as_mut_ptr().cast(), len)
-    };
-    if code != 0 {
+    let mut walk = Walk { skb, place: l4 + 20, end: end_of_options, option: [0; 4], found: 0 };
+    // SAFETY: the callback's frame ends before this one does. Flags must be 0.
+    unsafe {
+        bpf_loop(MAX_OPTIONS, step as *mut c_void, (&raw mut walk).cast(), 0);
+        // Its place on the stack is used again; without CAP_PERFMON half a pointer must not be overwritten.
+        (&raw mut walk.skb).write_volatile(core::ptr::null_mut());
+    }
+    if walk.found == 0 {
         return 0;
     }
-    let cursor = &raw mut scratch.cursor;
-    // SAFETY: as above. The cursor lives in a map and is accessed as volatile, so that the verifier knows nothing of its value
-    // and walks each turn of the loop once, not once for each way to have come there.
-    unsafe { cursor.write_volatile(0) };
-    for _ in 0..MAX_OPTIONS {
-        // SAFETY: as above.
-        let place = unsafe { cursor.read_volatile() };
-        if place > MAX_OPTIONS - 4 || place + 4 > len {
-            return 0;
-        }
-        let kind = byte(options, place);
-        if kind == OPTION_END {
-            return 0;
-        }
-        let size = if kind == OPTION_NOP { 1 } else { u32::from(byte(options, place + 1)) };
-        if kind == OPTION_MSS && size == 4 {
-            let old = [byte(options, place + 2), byte(options, place + 3)];
-            return lower(skb, l4, l4 + 20 + place + 2, old, mss as u16);
-        }
-        if size == 0 || size == 1 && kind != OPTION_NOP {
-            return 0;
-        }
-        // SAFETY: as above.
-        unsafe { cursor.write_volatile(place + size) };
-    }
-    0
+    let [_, _, high, low] = walk.option;
+    lower(skb, l4, walk.place + 2, [high, low], mss as u16)
 }
 
-#[inline(always)]
-fn byte(options: &[u8; 64], index: u32) -> u8 {
-    // SAFETY: the mask keeps the index inside.
-    unsafe { *options.as_ptr().add((index & 63) as usize) }
+/// A walk through TCP options.
+#[repr(C)]
+struct Walk {
+    skb: *mut __sk_buff,
+    /// Where it stands.
+    place: u32,
+    /// Where the options end.
+    end: u32,
+    /// The bytes there.
+    option: [u8; 4],
+    /// Not 0 if they are the MSS option.
+    found: u32,
+}
+
+/// One step; not 0 ends the walk. A callback (kernel 5.17): the verifier walks one step instead of forty. Bytes are copied by a
+/// helper, since an index into a map would make it walk every path without CAP_PERFMON.
+unsafe extern "C" fn step(_turn: u32, walk: *mut Walk) -> u64 {
+    // SAFETY: the caller's frame outlives this one.
+    let walk = unsafe { &mut *walk };
+    let place = walk.place;
+    if place + 4 > walk.end || !load(walk.skb, place, &mut walk.option) {
+        return 1;
+    }
+    let [kind, size, ..] = walk.option;
+    if kind == OPTION_END {
+        return 1;
+    }
+    if kind == OPTION_NOP {
+        walk.place = place + 1;
+        return 0;
+    }
+    if kind == OPTION_MSS && size == 4 {
+        walk.found = 1;
+        return 1;
+    }
+    if size < 2 {
+        return 1;
+    }
+    walk.place = place + u32::from(size);
+    0
 }
 
 #[inline(always)]

@@ -1,13 +1,16 @@
 //! Access to a packet: one trait, implemented for TC and for XDP.
 //!
-//! Fixed headers are read and written in place through [`at`], whose bounds check the verifier follows. Rare paths copy
-//! through [`load`] and [`store`], which also reach what is not in the linear part. Every change of size or checksum
+//! Headers at a known offset are read and written in place through [`at`], whose bounds check the verifier follows. The rest
+//! is copied by helpers, which also reach what is not in the linear part. Every change of size or checksum
 //! by a helper invalidates pointers from [`at`]: none is kept across such a call.
+
+use core::mem::MaybeUninit;
 
 use aya_ebpf::{
     bindings::{__sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, xdp_md},
     helpers::generated::{
         bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+        bpf_xdp_get_buff_len,
     },
 };
 
@@ -35,6 +38,11 @@ pub(crate) trait Packet {
     fn is_gso(&self) -> bool;
     /// Whether it carries an 802.1Q tag outside the data.
     fn has_vlan(&self) -> bool;
+    /// Copies words from any place. The verifier takes a packet pointer at an offset that it does not know only from programs
+    /// with CAP_PERFMON: what lies behind the IP header is read and written by helpers, or at constant offsets.
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
+    /// Writes bytes to any place; checksums are the caller's.
+    fn put<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> bool;
     /// Adds differences to the L4 checksum at `offset`: `addresses` is part of the pseudo header, `rest` is not.
     fn update_l4(&mut self, offset: usize, sums: &L4Sums) -> bool;
 }
@@ -123,6 +131,22 @@ impl<const LINK: usize> Packet for Tc<LINK> {
     }
 
     #[inline(always)]
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        let mut words = MaybeUninit::<[u32; N]>::uninit();
+        // SAFETY: there is room for N words; the helper checks the packet's bounds and then fills all of it.
+        unsafe {
+            let to = words.as_mut_ptr().cast();
+            let code = bpf_skb_load_bytes(self.skb.cast_const().cast(), offset, to, (N * 4) as u32);
+            (code == 0).then(|| words.assume_init())
+        }
+    }
+
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> bool {
+        store(self.skb, offset, bytes)
+    }
+
+    #[inline(always)]
     fn update_l4(&mut self, offset: usize, sums: &L4Sums) -> bool {
         let mangled = if sums.udp { u64::from(BPF_F_MARK_MANGLED_0) } else { 0 };
         if sums.addresses != 0 {
@@ -165,24 +189,26 @@ pub(crate) fn store<const N: usize>(skb: *mut __sk_buff, offset: u32, from: &[u8
     unsafe { bpf_skb_store_bytes(skb, offset, from.as_ptr().cast(), N as u32, 0) == 0 }
 }
 
-/// A packet at the XDP hook: always Ethernet, always with complete checksums or none.
-pub(crate) struct Xdp {
+/// A packet at the XDP hook whose transport header begins at `L4`: always Ethernet, always with complete checksums or none.
+pub(crate) struct Xdp<const L4: usize> {
     pub(crate) ctx: *mut xdp_md,
 }
 
-impl Packet for Xdp {
+impl<const L4: usize> Packet for Xdp<L4> {
     const LINK: usize = 14;
+
+    // Volatile: else the compiler passes the two addresses to subprograms instead of the context, as numbers.
 
     #[inline(always)]
     fn start(&self) -> usize {
         // SAFETY: the kernel passes a valid context; the verifier checks each access.
-        unsafe { (*self.ctx).data as usize }
+        unsafe { (&raw const (*self.ctx).data).read_volatile() as usize }
     }
 
     #[inline(always)]
     fn end(&self) -> usize {
         // SAFETY: as above.
-        unsafe { (*self.ctx).data_end as usize }
+        unsafe { (&raw const (*self.ctx).data_end).read_volatile() as usize }
     }
 
     #[inline(always)]
@@ -198,7 +224,9 @@ impl Packet for Xdp {
 
     #[inline(always)]
     fn len(&self) -> u32 {
-        (self.end() - self.start()) as u32
+        // Not the difference of the two pointers, which the verifier takes only with CAP_PERFMON.
+        // SAFETY: as above (kernel 5.18).
+        unsafe { bpf_xdp_get_buff_len(self.ctx) as u32 }
     }
 
     #[inline(always)]
@@ -212,17 +240,52 @@ impl Packet for Xdp {
     }
 
     #[inline(always)]
-    fn update_l4(&mut self, offset: usize, sums: &L4Sums) -> bool {
-        let Some(sum) = at::<u16, _>(self, offset) else { return false };
-        // SAFETY: `at` checked the bounds; x86 and arm64 read unaligned halfwords.
-        unsafe {
-            let old = *sum;
-            if sums.udp && old == 0 {
-                return true;
-            }
-            let new = checksum::apply(old, u64::from(sums.addresses) + u64::from(sums.rest));
-            *sum = if sums.udp && new == 0 { 0xffff } else { new };
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        if offset != L4 as u32 {
+            return None;
         }
-        true
+        // SAFETY: `at` checks the bounds.
+        at::<[u32; N], _>(self, L4).map(|words| unsafe { *words })
     }
+
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> bool {
+        if offset != L4 as u32 {
+            return false;
+        }
+        // SAFETY: `at` checks the bounds.
+        at::<[u8; N], _>(self, L4).map(|to| unsafe { *to = *bytes }).is_some()
+    }
+
+    #[inline(always)]
+    fn update_l4(&mut self, _offset: usize, sums: &L4Sums) -> bool {
+        let change = u64::from(sums.addresses) + u64::from(sums.rest);
+        if sums.udp {
+            update_udp::<L4>(self.ctx, change) == 0
+        } else {
+            update_tcp::<L4>(self.ctx, change) == 0
+        }
+    }
+}
+
+/// 0 if the checksum was reached. Subprograms, so that the compiler cannot make one pointer with two offsets of them.
+#[inline(never)]
+fn update_udp<const L4: usize>(ctx: *mut xdp_md, change: u64) -> u32 {
+    let Some(sum) = at::<u16, _>(&Xdp::<L4> { ctx }, L4 + 6) else { return 1 };
+    // SAFETY: `at` checked the bounds; x86 and arm64 read unaligned halfwords.
+    unsafe {
+        if *sum != 0 {
+            let new = checksum::apply(*sum, change);
+            *sum = if new == 0 { 0xffff } else { new };
+        }
+    }
+    0
+}
+
+#[inline(never)]
+fn update_tcp<const L4: usize>(ctx: *mut xdp_md, change: u64) -> u32 {
+    let Some(sum) = at::<u16, _>(&Xdp::<L4> { ctx }, L4 + 16) else { return 1 };
+    // SAFETY: as above.
+    unsafe { *sum = checksum::apply(*sum, change) };
+    0
 }

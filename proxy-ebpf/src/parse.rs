@@ -196,11 +196,7 @@ fn ipv6<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
         if offset + 8 > P::LINK as u32 + h.ip_len {
             return Err(MALFORMED);
         }
-        let Some(extension) = reach::<[u32; 2], P>(packet, (offset & 0x7ff) as usize) else {
-            return Err(MALFORMED);
-        };
-        // SAFETY: `reach` checked the bounds.
-        let [head, id] = unsafe { *extension };
+        let Some([head, id]) = packet.words(offset) else { return Err(MALFORMED) };
         let [following, len, offset_high, offset_low] = head.to_ne_bytes();
         if next == IPPROTO_FRAGMENT {
             let place = u16::from_be_bytes([offset_high, offset_low]);
@@ -228,15 +224,14 @@ fn ipv6<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
 #[inline(always)]
 fn transport<P: Packet>(packet: &mut P, next: u8, h: &mut Headers) -> Result<(), Verdict> {
     let room = (P::LINK as u32 + h.ip_len).wrapping_sub(h.l4) as i32;
-    let l4 = (h.l4 & 0x7ff) as usize;
+    let l4 = h.l4;
     match (next, h.v6) {
         (protocol::TCP, _) => {
             if room < 20 {
                 return Err(MALFORMED);
             }
-            let Some(tcp) = reach::<[u32; 5], P>(packet, l4) else { return Err(MALFORMED) };
-            // SAFETY: `reach` checked the bounds.
-            let (ports, [data_offset, flags, ..]) = unsafe { ((*tcp)[0], (*tcp)[3].to_ne_bytes()) };
+            let Some([ports, _, _, word]) = packet.words(l4) else { return Err(MALFORMED) };
+            let [data_offset, flags, ..] = word.to_ne_bytes();
             if data_offset >> 4 < 5 {
                 return Err(MALFORMED);
             }
@@ -248,19 +243,17 @@ fn transport<P: Packet>(packet: &mut P, next: u8, h: &mut Headers) -> Result<(),
             if room < 8 {
                 return Err(MALFORMED);
             }
-            let Some(udp) = reach::<[u32; 2], P>(packet, l4) else { return Err(MALFORMED) };
+            let Some([ports, _]) = packet.words(l4) else { return Err(MALFORMED) };
             h.kind = kind::UDP;
-            // SAFETY: `reach` checked the bounds.
-            set_ports(h, unsafe { (*udp)[0] });
+            set_ports(h, ports);
         }
         (IPPROTO_ICMP, false) | (IPPROTO_ICMPV6, true) => {
             if room < 8 {
                 return Err(MALFORMED);
             }
-            let Some(icmp) = reach::<[u32; 2], P>(packet, l4) else { return Err(MALFORMED) };
-            // SAFETY: `reach` checked the bounds.
+            let Some([head, rest]) = packet.words(l4) else { return Err(MALFORMED) };
             let ([kind, code, ..], [id_high, id_low, ..]) =
-                unsafe { ((*icmp)[0].to_ne_bytes(), (*icmp)[1].to_ne_bytes()) };
+                (head.to_ne_bytes(), rest.to_ne_bytes());
             h.kind = match (h.v6, kind, code) {
                 (false, 0 | 8, 0) | (true, 128 | 129, 0) => {
                     h.key.src_port = [id_high, id_low];

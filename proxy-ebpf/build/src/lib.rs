@@ -160,6 +160,9 @@ fn rustflags(linker: &Path) -> String {
         format!("--cfg=bpf_target_arch=\"{arch}\""),
         "-Cdebuginfo=2".to_owned(),
         "-Clink-arg=--btf".to_owned(),
+        // Else every copy and every clearing, however small, becomes a call that moves single bytes: slow, and refused by
+        // the verifier without CAP_PERFMON, since one instruction then works on pointers of several kinds.
+        "-Clink-arg=--disable-expand-memcpy-in-order".to_owned(),
         format!("-Clinker={}", linker.display()),
     ]
     .join("\x1f")

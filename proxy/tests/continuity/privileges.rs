@@ -52,10 +52,10 @@ fn serves(world: &World, proxy: &ProxyProcess<'_>, kind: &str) {
 }
 
 const NONE: &str = "/nonexistent";
-const ENOUGH: &str = ",+net_admin,+bpf,+perfmon";
+const ENOUGH: &str = ",+net_admin,+bpf";
 
 #[test]
-fn net_admin_bpf_and_perfmon_are_enough_for_ebpf_and_for_pins_on_an_own_bpffs() {
+fn net_admin_and_bpf_are_enough_for_ebpf_and_for_pins_on_an_own_bpffs() {
     let world = world_or_skip!();
     let bpffs = bpffs();
     chown(bpffs.path(), Some(65534), Some(65534)).unwrap();
@@ -66,7 +66,7 @@ fn net_admin_bpf_and_perfmon_are_enough_for_ebpf_and_for_pins_on_an_own_bpffs() 
     let first = start();
     serves(&world, &first, "ebpf");
     let held = first.status().unwrap()["process"]["capabilities"].to_string();
-    assert_eq!(held, r#"["CAP_BPF","CAP_NET_ADMIN","CAP_PERFMON"]"#);
+    assert_eq!(held, r#"["CAP_BPF","CAP_NET_ADMIN"]"#);
     let mut client = Client::connect(&world.topology.tailnet, front(0, FRONT.0)).unwrap();
     first.kill().unwrap();
     client.echo(1000).unwrap();
@@ -76,7 +76,7 @@ fn net_admin_bpf_and_perfmon_are_enough_for_ebpf_and_for_pins_on_an_own_bpffs() 
 }
 
 #[test]
-fn net_admin_bpf_and_perfmon_switch_paths_under_load() {
+fn net_admin_and_bpf_switch_paths_under_load() {
     let world = world_or_skip!();
     let mut command = command(&world.topology.proxy, ENOUGH, "", Path::new(NONE));
     let proxy = world.start_with(&mut command, &config(EVERY_PATH, 1));
@@ -98,22 +98,6 @@ fn r69_without_bpf_nftables_serves_and_says_why() {
     serves(&world, &proxy, "nftables");
     let why = refusal(&proxy, "ebpf");
     assert!(why.contains("CAP_BPF") && why.contains("securityContext"), "{why}");
-}
-
-/// Whether the verifier asks for more than BPF depends on the kernel; that it does must be said.
-#[test]
-fn without_perfmon_ebpf_serves_or_the_verifiers_refusal_is_explained() {
-    let world = world_or_skip!();
-    let mut command = command(&world.topology.proxy, ",+net_admin,+bpf", "", Path::new(NONE));
-    let proxy = world.start_with(&mut command, &config(EVERY_PATH, 1));
-    let kind = path(&proxy);
-    serves(&world, &proxy, &kind);
-    println!("without CAP_PERFMON: {kind}");
-    if kind != "ebpf" {
-        assert_eq!(kind, "nftables");
-        let why = refusal(&proxy, "ebpf");
-        assert!(why.contains("CAP_PERFMON") && why.contains("securityContext"), "{why}");
-    }
 }
 
 #[test]

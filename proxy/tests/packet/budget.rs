@@ -3,7 +3,7 @@
 use proxy::data_path::ebpf::load;
 
 /// Instructions walked, by kind of program; the kernel's own limit is a million.
-const TC: u32 = 160_000;
+const TC: u32 = 60_000;
 const XDP: u32 = 8_000;
 
 #[test]
