@@ -197,5 +197,16 @@ async fn explain_packet(
         return Err((StatusCode::SERVICE_UNAVAILABLE, "no table is in force\n".into()));
     };
     let answer = explain::explain(table, &question, state.kind);
-    Ok(Json(answer.map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")))?))
+    let mut answer = answer.map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")))?;
+    if state.kind == Some(Kind::Ebpf) {
+        let table = table.clone();
+        let asked = move || explain::program::ask(&table, &question);
+        // Loading takes some ten milliseconds of the processor.
+        answer.program = Some(match tokio::task::spawn_blocking(asked).await {
+            Ok(Ok(said)) => said,
+            Ok(Err(error)) => format!("could not be asked: {error}"),
+            Err(error) => format!("could not be asked: {error}"),
+        });
+    }
+    Ok(Json(answer))
 }

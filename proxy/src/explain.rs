@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::data_path::Kind;
 
+pub mod program;
+
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,6 +23,15 @@ pub struct Question {
     pub from: Side,
 }
 
+impl Question {
+    fn protocol(&self) -> Result<Protocol, BadQuestion> {
+        Protocol::ALL
+            .into_iter()
+            .find(|protocol| protocol.label() == self.protocol)
+            .ok_or_else(|| BadQuestion::Protocol(self.protocol.clone()))
+    }
+}
+
 /// What is answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
@@ -28,6 +39,9 @@ pub struct Answer {
     pub rule: Option<String>,
     /// What happens.
     pub outcome: String,
+    /// What the loaded kernel programs do with such a packet, where they carry the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     /// Rules for this destination, in order, each with what it says to the packet.
     pub trace: Vec<String>,
     /// Content hash of the table that was asked.
@@ -60,10 +74,7 @@ pub fn explain(
     question: &Question,
     kind: Option<Kind>,
 ) -> Result<Answer, BadQuestion> {
-    let protocol = Protocol::ALL
-        .into_iter()
-        .find(|protocol| protocol.label() == question.protocol)
-        .ok_or_else(|| BadQuestion::Protocol(question.protocol.clone()))?;
+    let protocol = question.protocol()?;
     let (src, dst) = (end(&question.src)?, end(&question.dst)?);
     let mut answer = Answer {
         outcome: "no rule names it: left to the kernel, or dropped as settings.unmatched says"

@@ -75,6 +75,9 @@ fn run(command: Command) -> Result<ExitCode> {
                 }
                 let rule = answer.rule.as_deref().unwrap_or("none");
                 writeln!(out, "rule {rule}: {}", answer.outcome)?;
+                if let Some(program) = &answer.program {
+                    writeln!(out, "the loaded programs: {program}")?;
+                }
             }
         }
         Command::Top { peer, interval, once, json } => {

@@ -16,6 +16,8 @@ macro_rules! rig_or_skip {
 
 #[path = "ebpf/carry.rs"]
 mod carry;
+#[path = "ebpf/explain.rs"]
+mod explain;
 #[path = "ebpf/lifecycle.rs"]
 mod lifecycle;
 #[expect(dead_code, reason = "shared with the nftables tests, which use more of it")]

@@ -159,7 +159,7 @@ fn lists_are_old() -> bool {
 }
 
 fn as_root(words: &[&str]) -> Command {
-    let root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    let root = is_root();
     let mut words = words.iter();
     let mut command =
         if root { Command::new(words.next().unwrap_or(&"true")) } else { Command::new("sudo") };
@@ -188,4 +188,9 @@ fn confirmed() -> Result<bool> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Whether this process is root's.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
