@@ -4,6 +4,8 @@
 
 #[path = "continuity/death.rs"]
 mod death;
+#[path = "continuity/growth.rs"]
+mod growth;
 #[path = "continuity/privileges.rs"]
 mod privileges;
 #[path = "continuity/shutdown.rs"]

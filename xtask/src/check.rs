@@ -93,7 +93,9 @@ fn advisories() -> Result<Option<Finished>> {
         .env("GIT_TERMINAL_PROMPT", "0")
         .output()
         .is_ok_and(|output| output.status.success());
-    let stored = cargo_home.join("advisory-dbs").is_dir();
+    // A fetch that failed leaves the directory, with nothing or a lock in it.
+    let stored = std::fs::read_dir(cargo_home.join("advisory-dbs"))
+        .is_ok_and(|lists| lists.flatten().any(|list| list.path().join(".git").is_dir()));
     if !reachable && !stored {
         println!(
             "skipped advisories: the list of known vulnerabilities cannot be reached from here"

@@ -5,11 +5,7 @@
 //! are pinned: a new process finds flows and counters and swaps the programs without losing a packet. Without
 //! one, tcx links end with the process and its traffic goes back to the kernel.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-    path::PathBuf,
-};
+use std::{collections::HashMap, io, path::PathBuf};
 
 use proxy_ebpf_common::{DropReason, Globals, stance};
 use proxy_rules::{Action, Count, Flow, RuleTable, Series, Snapshot};
@@ -27,6 +23,7 @@ pub mod load;
 pub mod maps;
 pub(crate) mod neigh;
 mod place;
+mod regrow;
 mod running;
 pub mod shadow;
 mod sys;
@@ -143,31 +140,7 @@ impl EbpfPath {
         };
         let neighbours = neigh::Neighbours::open()
             .map_err(|error| ApplyError::step("opening netlink", error))?;
-        Ok(Running {
-            object,
-            pins,
-            image,
-            slots,
-            table: RuleTable::empty(table.settings().clone()),
-            devices: Vec::new(),
-            attachments: attach::Attachments::default(),
-            hops: BTreeMap::new(),
-            local: Vec::new(),
-            neighbours,
-            changed: neigh::Changed { devices: true, hops: true },
-            renew_at: 0,
-            ager: gc::Ager::default(),
-        })
-    }
-
-    /// Replaces maps that have become too small, carrying flows and counters over.
-    fn regrow(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
-        let flows = self.flows().map_err(|error| ApplyError::step(error.step, error.source))?;
-        tracing::info!(flows = flows.len(), "the maps are replaced by larger ones");
-        self.remove()?;
-        self.install(table)?;
-        self.adopt(&flows)?;
-        Ok(())
+        Ok(Running::new(object, pins, image, slots, table, neighbours))
     }
 
     fn install(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
@@ -200,10 +173,9 @@ impl EbpfPath {
         if !fits {
             if running.image.counters.is_empty() {
                 // Taken over, and too small from the start: what the counters stand for is known by the new table alone.
-                running.image.counters = image.counters;
+                running.image.counters.clone_from(&image.counters);
             }
-            self.running = Some(running);
-            return self.regrow(table);
+            return self.regrow(running, Compiled { table, image, slots, devices, local });
         }
         let compiled = Compiled { table, image, slots, devices, local };
         let result = self.install_into(&mut running, compiled);
@@ -218,6 +190,14 @@ impl EbpfPath {
     }
 
     fn install_into(&mut self, running: &mut Running, new: Compiled<'_>) -> Result<(), ApplyError> {
+        self.write(running, new)?;
+        let object = &mut running.object.ebpf;
+        let (devices, pins) = (&running.devices, running.pins.as_deref());
+        running.attachments.update(object, devices, pins, self.options.xdp)
+    }
+
+    /// Everything but programs on devices.
+    fn write(&mut self, running: &mut Running, new: Compiled<'_>) -> Result<(), ApplyError> {
         let Compiled { table, mut image, slots, devices, local } = new;
         kernel::set_links(&running.object.maps, &running.devices, &devices)
             .and_then(|()| kernel::set_local(&running.object.maps, &running.local, &local))
@@ -235,8 +215,6 @@ impl EbpfPath {
             .and_then(|()| running.object.maps.globals.set(&0, &image.globals))
             .map_err(|error| ApplyError::step("writing the rule maps", error))?;
         running.slots = slots;
-        let object = &mut running.object.ebpf;
-        running.attachments.update(object, &devices, running.pins.as_deref(), self.options.xdp)?;
         running.image = image;
         running.devices = devices;
         running.hops = hops;

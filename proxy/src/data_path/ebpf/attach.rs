@@ -57,6 +57,8 @@ struct Held {
     device: Device,
     pin: Option<PathBuf>,
     tc: Option<SchedClassifierLinkId>,
+    /// It is a tcx link, which can be pinned, and not a clsact filter.
+    tcx: bool,
     /// We have added the clsact qdisc.
     qdisc: bool,
     xdp: Option<XdpLinkId>,
@@ -77,6 +79,14 @@ fn tc_name(device: &Device) -> &'static str {
         (false, Side::Cluster) => name::TC_L2_CLUSTER,
         (true, Side::Tailnet) => name::TC_L3_TAILNET,
         (true, Side::Cluster) => name::TC_L3_CLUSTER,
+    }
+}
+
+/// The XDP program for a device.
+fn xdp_name(device: &Device) -> &'static str {
+    match device.side {
+        Side::Tailnet => name::XDP_TAILNET,
+        Side::Cluster => name::XDP_CLUSTER,
     }
 }
 
@@ -137,6 +147,7 @@ impl Attachments {
             device: device.clone(),
             pin: None,
             tc: None,
+            tcx: true,
             qdisc: false,
             xdp: None,
             xdp_pin: None,
@@ -150,6 +161,7 @@ impl Attachments {
             Err(error) => {
                 notes.push(format!("tcx: {error}"));
                 mode = "clsact";
+                held.tcx = false;
                 (held.tc, held.qdisc) = clsact(program, device, name)?;
             }
         }
@@ -168,6 +180,69 @@ impl Attachments {
             notes,
         });
         self.held.push(held);
+        Ok(())
+    }
+
+    /// Lets `other`, attached to the same devices, take over what both need.
+    pub(super) fn hand_over(&mut self, other: &mut Self) {
+        for held in &mut self.held {
+            let same = |to: &&mut Held| to.device.ifindex == held.device.ifindex;
+            if let Some(to) = other.held.iter_mut().find(same) {
+                to.qdisc |= std::mem::take(&mut held.qdisc);
+            }
+        }
+    }
+
+    /// Takes XDP programs off and leaves the rest.
+    pub(super) fn remove_xdp(&mut self, ebpf: &mut Ebpf) {
+        for held in &mut self.held {
+            let xdp_only = Held {
+                device: held.device.clone(),
+                pin: None,
+                tc: None,
+                tcx: false,
+                qdisc: false,
+                xdp: held.xdp.take(),
+                xdp_pin: held.xdp_pin.take(),
+            };
+            release(ebpf, xdp_only);
+        }
+    }
+
+    /// Pins what was attached without pins.
+    pub(super) fn pin(&mut self, ebpf: &mut Ebpf, pins: &Path) -> Result<(), ProgramError> {
+        let other =
+            |error: aya::programs::links::LinkError| ProgramError::IOError(io::Error::other(error));
+        let unpinned = |error: aya::pin::PinError| ProgramError::IOError(io::Error::other(error));
+        for held in &mut self.held {
+            let ifindex = held.device.ifindex;
+            if held.tcx
+                && let Some(id) = held.tc.take()
+            {
+                let program: &mut SchedClassifier = ebpf
+                    .program_mut(tc_name(&held.device))
+                    .and_then(|program| program.try_into().ok())
+                    .ok_or(ProgramError::NotLoaded)?;
+                let link = FdLink::try_from(program.take_link(id)?).map_err(other)?;
+                let pin = pins.join(format!("tc-{ifindex}"));
+                link.pin(&pin).map_err(unpinned)?;
+                held.pin = Some(pin);
+            }
+            if let Some(id) = held.xdp.take() {
+                let program: &mut Xdp = ebpf
+                    .program_mut(xdp_name(&held.device))
+                    .and_then(|program| program.try_into().ok())
+                    .ok_or(ProgramError::NotLoaded)?;
+                let link = FdLink::try_from(program.take_link(id)?).map_err(other)?;
+                let pin = pins.join(format!("xdp-{ifindex}"));
+                link.pin(&pin).map_err(unpinned)?;
+                held.xdp_pin = Some(pin);
+            }
+            let pinned = held.pin.is_some();
+            for report in self.report.iter_mut().filter(|report| report.ifindex == ifindex) {
+                report.pinned = pinned;
+            }
+        }
         Ok(())
     }
 
@@ -253,7 +328,7 @@ fn attach_xdp(
                 .to_owned(),
         );
     }
-    let name = if device.side == Side::Tailnet { name::XDP_TAILNET } else { name::XDP_CLUSTER };
+    let name = xdp_name(device);
     load::load(ebpf, name).map_err(|error| error.to_string())?;
     let program: &mut Xdp = ebpf
         .program_mut(name)
@@ -286,7 +361,7 @@ fn attach_xdp(
     Ok(label)
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -317,9 +392,8 @@ fn release(ebpf: &mut Ebpf, held: Held) {
     {
         tracing::debug!(%error, device = held.device.name, "already detached");
     }
-    let xdp = if held.device.side == Side::Tailnet { name::XDP_TAILNET } else { name::XDP_CLUSTER };
     if let Some(id) = held.xdp
-        && let Some(program) = ebpf.program_mut(xdp)
+        && let Some(program) = ebpf.program_mut(xdp_name(&held.device))
         && let Ok(program) = <&mut Xdp>::try_from(program)
         && let Err(error) = program.detach(id)
     {

@@ -185,6 +185,14 @@ fn chain_has_errno(error: &(dyn std::error::Error + 'static), errno: i32) -> boo
         .any(|error| error.raw_os_error() == Some(errno))
 }
 
+/// Pins the maps of an object that was opened without pins, so that they live on when the process ends.
+pub(super) fn pin_maps(object: &mut Object, pins: &Path) -> Result<(), String> {
+    object.maps.pin(pins).map_err(|error| format!("{}: {error}", pins.display()))?;
+    let fragments = object.ebpf.map_mut(name::FRAGMENTS).ok_or("the object has no fragment map")?;
+    let pinned = fragments.pin(pins.join(name::FRAGMENTS));
+    pinned.map_err(|error| format!("{}: {error}", pins.display()))
+}
+
 /// Loads one program if it is not loaded yet.
 pub fn load(ebpf: &mut Ebpf, name: &str) -> Result<(), Unsupported> {
     let what = || format!("the eBPF program {name}");

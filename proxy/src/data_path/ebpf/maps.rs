@@ -4,6 +4,7 @@ use std::{
     io,
     marker::PhantomData,
     os::fd::{AsFd, BorrowedFd},
+    path::Path,
 };
 
 use aya::{
@@ -60,6 +61,10 @@ impl<K: Pod, V: Pod> Table<K, V> {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.data.fd().as_fd()
+    }
+
+    fn pin(&self, pins: &Path, name: &str) -> io::Result<()> {
+        self.data.pin(pins.join(name)).map_err(io::Error::other)
     }
 
     /// How many elements fit.
@@ -172,18 +177,62 @@ impl Maps {
     }
 }
 
+impl Maps {
+    /// Pins every map by its name.
+    pub(super) fn pin(&self, pins: &Path) -> io::Result<()> {
+        self.globals.pin(pins, name::GLOBALS)?;
+        self.links.pin(pins, name::LINKS)?;
+        self.addresses.pin(pins, name::ADDRESSES)?;
+        self.routes.pin(pins, name::ROUTES)?;
+        self.ports.pin(pins, name::PORTS)?;
+        self.ranges.pin(pins, name::RANGES)?;
+        self.sources.pin(pins, name::SOURCES)?;
+        self.lookup.pin(pins, name::LOOKUP)?;
+        self.targets.pin(pins, name::TARGETS)?;
+        self.protected.pin(pins, name::PROTECTED)?;
+        self.local.pin(pins, name::LOCAL)?;
+        self.reserved.pin(pins, name::RESERVED)?;
+        self.flows.pin(pins, name::FLOWS)?;
+        self.counters.pin(pins, name::COUNTERS)?;
+        self.drops.pin(pins, name::DROPS)?;
+        self.series.pin(pins, name::SERIES)
+    }
+}
+
 /// Sums a per-CPU element.
 pub(super) fn counter(table: &Table<u32, Counter>, index: u32, cpus: usize) -> io::Result<Counter> {
     let mut values = vec![Counter::default(); cpus];
     sys::lookup(table.fd(), &index, &mut values)?;
-    Ok(values.iter().fold(Counter::default(), |sum, one| Counter {
+    Ok(sum(&values))
+}
+
+/// The sum over CPUs.
+pub(super) fn sum(values: &[Counter]) -> Counter {
+    values.iter().fold(Counter::default(), |sum, one| Counter {
         original_packets: sum.original_packets.wrapping_add(one.original_packets),
         original_bytes: sum.original_bytes.wrapping_add(one.original_bytes),
         reply_packets: sum.reply_packets.wrapping_add(one.reply_packets),
         reply_bytes: sum.reply_bytes.wrapping_add(one.reply_bytes),
         flows: sum.flows.wrapping_add(one.flows),
         dropped: sum.dropped.wrapping_add(one.dropped),
-    }))
+    })
+}
+
+/// Copies a per-CPU element as it is, and returns it.
+pub(super) fn copy<V: Pod + Default>(
+    from: &Table<u32, V>,
+    to: &Table<u32, V>,
+    index: u32,
+    cpus: usize,
+) -> io::Result<Vec<V>> {
+    let mut values = vec![V::default(); cpus];
+    if sys::lookup(from.fd(), &index, values.as_mut_slice())?
+        && let Some(first) = values.first()
+    {
+        // The kernel reads an element a CPU from there on.
+        sys::update(to.fd(), &index, first, sys::ANY)?;
+    }
+    Ok(values)
 }
 
 /// Sums a per-CPU number.

@@ -41,6 +41,32 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Maps that hold this image, and nothing attached.
+    pub(super) fn new(
+        object: Object,
+        pins: Option<PathBuf>,
+        image: MapImage,
+        slots: Slots,
+        table: &RuleTable,
+        neighbours: neigh::Neighbours,
+    ) -> Self {
+        Self {
+            object,
+            pins,
+            image,
+            slots,
+            table: RuleTable::empty(table.settings().clone()),
+            devices: Vec::new(),
+            attachments: attach::Attachments::default(),
+            hops: BTreeMap::new(),
+            local: Vec::new(),
+            neighbours,
+            changed: neigh::Changed { devices: true, hops: true },
+            renew_at: 0,
+            ager: gc::Ager::default(),
+        }
+    }
+
     /// The devices and this host's addresses: listed only when the kernel has told of a change.
     pub(super) fn surroundings(
         &mut self,
