@@ -88,7 +88,7 @@ fn a_full_flow_table_refuses_new_flows_and_keeps_old_ones() {
     echoes(&mut client, b"x");
     ask(&session, b"y");
 
-    assert_reset(&mut connect(front));
+    assert_refused(front);
     udp_client(front).send(b"one too many").unwrap();
     eventually("both are counted", || drops(&path, DropReason::FlowTableFull) == 2);
     echoes(&mut client, b"x");
@@ -192,7 +192,7 @@ fn what_the_limit_of_open_files_cannot_serve_is_reset_counted_and_explained() {
         echoes(client, b"x");
     }
     assert!(path.notes().is_empty(), "{:?}", path.notes());
-    assert_reset(&mut connect(front));
+    assert_refused(front);
     assert_eq!(drops(&path, DropReason::FlowTableFull), 1);
     let notes = path.notes();
     assert!(notes.iter().any(|note| note.contains("raise the limit of open files")), "{notes:?}");

@@ -66,8 +66,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "padding-taken-for-options",
         "TCP options that run beyond the IP packet are clamped in the frame's padding",
         "mss.rs",
-        "if l4 + 20 + len > end {",
-        "if l4 + 20 + len > end + 64 {",
+        "if end_of_options > end {",
+        "if end_of_options > end + 64 {",
     ),
     fault(
         "length-unchecked",
@@ -150,8 +150,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "replies-counted-as-requests",
         "both directions count as one",
         "count.rs",
-        "if flags & half::REPLY == 0 {",
-        "if flags & half::REPLY != 0xff {",
+        "let reply = u64::from(flags & half::REPLY);",
+        "let reply = u64::from(flags & half::REPLY) & 2;",
     ),
     fault(
         "odd-mss-sum",

@@ -59,6 +59,9 @@ pub struct Capacity {
 /// The least that a map holds: a thousand published ports fit without replacing maps. 0.1 MB a CPU, nearly all of it counters.
 const LEAST: usize = 2048;
 
+/// Lookup tables are long and their elements short: 64 KiB.
+const LEAST_LOOKUP: u32 = 16_384;
+
 fn room(count: usize) -> u32 {
     count.saturating_mul(2).next_power_of_two().clamp(LEAST, 1 << 24) as u32
 }
@@ -74,7 +77,7 @@ impl Capacity {
             ports: room(image.ports.len()),
             ranges: room(image.ranges.len()),
             sources: room(image.sources.len()),
-            lookup: room(lookup as usize),
+            lookup: room(lookup as usize).max(LEAST_LOOKUP),
             targets: room(targets as usize),
             protected: room(image.protected.len()),
             counters: room(counters as usize),
