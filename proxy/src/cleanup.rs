@@ -5,10 +5,13 @@ use std::{io::Write as _, path::PathBuf};
 use anyhow::{Context as _, Result};
 use proxy_rules::validate;
 
-use crate::data_path::{
-    DataPath as _,
-    ebpf::{EbpfOptions, EbpfPath},
-    nftables::NftPath,
+use crate::{
+    data_path::{
+        DataPath as _,
+        ebpf::{EbpfOptions, EbpfPath},
+        nftables::NftPath,
+    },
+    only::Only,
 };
 
 /// Removes pins and filters of eBPF and the table and settings of nftables. Says what it does.
@@ -29,6 +32,12 @@ pub fn cleanup(config: Option<PathBuf>, bpffs: Option<PathBuf>, dry_run: bool) -
     }
     let pins = pins.or_else(crate::capability::bpffs);
     let mut out = std::io::stdout();
+    // Beside a running one it would end what that carries.
+    let _alone = if dry_run {
+        None
+    } else {
+        Some(Only::claim().context("nothing is removed while a proxy runs here")?)
+    };
     let verb = if dry_run { "would remove" } else { "removing" };
     let on = devices.join(", ");
     let below = pins.as_ref().map_or_else(|| "no bpffs".into(), |pins| pins.display().to_string());

@@ -1,6 +1,6 @@
 //! Asks a running proxy over its Unix socket or its address.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use http_body_util::{BodyExt, Empty};
@@ -11,6 +11,9 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
 };
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the socket is unless a flag says otherwise.
 pub fn default_socket() -> PathBuf {
@@ -34,12 +37,18 @@ impl Client {
         Self { socket, address }
     }
 
-    /// Reads a JSON document.
+    /// Reads a JSON document. A proxy that does not answer in time is an error: probes must not hang.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        tokio::time::timeout(PATIENCE, self.ask(path))
+            .await
+            .with_context(|| format!("no answer within {PATIENCE:?}: is the proxy stopped?"))?
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let body = if let Some(address) = self.address {
             let stream = TcpStream::connect(address)
                 .await
-                .with_context(|| format!("no proxy answers at {address}"))?;
+                .with_context(|| format!("no proxy answers at {address}: use --admin"))?;
             request(stream, path).await?
         } else {
             let stream = UnixStream::connect(&self.socket).await.with_context(|| {

@@ -79,7 +79,14 @@ fn parent(file: &Path) -> &Path {
 }
 
 fn read(file: &Path) -> Event {
-    let size = std::fs::metadata(file).map(|metadata| metadata.len());
+    let size = std::fs::metadata(file).and_then(|metadata| {
+        // To open a pipe would wait for its other end, and everything else with it.
+        if metadata.is_file() {
+            Ok(metadata.len())
+        } else {
+            Err(io::Error::other("not a regular file"))
+        }
+    });
     match size {
         Ok(size) if size > MAX_BYTES as u64 => {
             Event::Unreadable(format!("{}: {size} bytes, at most {MAX_BYTES}", file.display()))

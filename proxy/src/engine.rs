@@ -39,6 +39,8 @@ pub struct State {
     pub refusals: Vec<Refusal>,
     /// Why the latest table is not in force.
     pub error: Option<String>,
+    /// What keeps the path from carrying all of the table that is in force: a device that has gone.
+    pub trouble: Option<String>,
     /// What the path carries differently than the rules say.
     pub notes: Vec<String>,
     /// Paths that still carry flows from before a switch.
@@ -220,11 +222,16 @@ impl Worker {
     }
 
     fn tick(&mut self) {
-        if let Some(path) = &mut self.current
-            && let Err(error) = path.maintain()
-        {
-            let error = select::chain(&error);
-            tracing::warn!(data_path = %path.kind(), %error, "maintaining the data path");
+        let kept = self.current.as_mut().map(|path| path.maintain());
+        let trouble = kept.and_then(Result::err).map(|error| select::chain(&error));
+        if trouble != self.state.trouble {
+            if let Some(error) = &trouble {
+                tracing::warn!(%error, "the data path does not carry everything");
+            } else {
+                tracing::info!("the data path carries everything again");
+            }
+            self.state.trouble = trouble;
+            self.publish();
         }
         for old in &mut self.draining {
             // Its live flows are counted by ageing them.

@@ -25,11 +25,21 @@ const INVALID: u8 = 3;
 fn main() -> ExitCode {
     match run(Args::parse().command) {
         Ok(code) => code,
+        // Whoever reads has read enough.
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "sluice-proxy: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    })
 }
 
 fn run(command: Command) -> Result<ExitCode> {

@@ -38,6 +38,8 @@ struct Loop {
     drain: Duration,
     /// Held from the first configuration on that wants one of the kernel's paths.
     only: Option<Only>,
+    /// The admin address of the first configuration.
+    admin: Option<std::net::SocketAddr>,
 }
 
 /// Runs until told to stop.
@@ -52,7 +54,8 @@ pub async fn run(args: Run, level: Level) -> Result<ExitCode> {
     let (events, mut changes) = mpsc::channel(1);
     let (again, reload) = mpsc::channel(1);
     let mut watcher = tokio::spawn(config_watch::watch(args.config.clone(), events, reload));
-    let mut this = Loop { shared: Arc::clone(&shared), args, drain: DRAIN, only: None };
+    let mut this =
+        Loop { shared: Arc::clone(&shared), args, drain: DRAIN, only: None, admin: None };
 
     // The first reading decides where the interface listens.
     let first = changes.recv().await;
@@ -167,6 +170,10 @@ impl Loop {
 
     async fn apply(&mut self, mut config: Config) -> Result<()> {
         self.drain = config.options.drain;
+        let admin = config.options.admin;
+        if *self.admin.get_or_insert(admin) != admin && self.args.admin.is_none() {
+            tracing::warn!(%admin, "settings.adminAddress: used from the next start of the process on");
+        }
         if let Some(only) = self.args.data_path.only() {
             config.options.data_paths = vec![only];
         }

@@ -65,7 +65,7 @@ impl Shared {
         let config = self.config();
         let latches = [
             ("config", state.table.is_some() || config.generation.is_some()),
-            ("data-path", state.kind.is_some() && state.error.is_none()),
+            ("data-path", state.kind.is_some() && state.error.is_none() && state.trouble.is_none()),
             ("admin", self.admin.load(Ordering::Relaxed)),
             ("running", !self.stopping.load(Ordering::Relaxed)),
         ];

@@ -158,7 +158,7 @@ impl DataPathStatus {
             refusals: refusals.collect(),
             notes: state.notes.clone(),
             draining: labels(&state.draining),
-            error: state.error.clone(),
+            error: state.error.clone().or_else(|| state.trouble.clone()),
             switches: state.switches,
         }
     }

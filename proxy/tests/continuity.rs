@@ -14,3 +14,5 @@ mod shutdown;
 mod support;
 #[path = "continuity/switching.rs"]
 mod switching;
+#[path = "continuity/upkeep.rs"]
+mod upkeep;

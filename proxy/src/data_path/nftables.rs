@@ -63,6 +63,12 @@ impl DataPath for NftPath {
         Kind::Nftables
     }
 
+    /// A device that was made anew has its settings anew.
+    fn maintain(&mut self) -> Result<(), ApplyError> {
+        let Some(installed) = &self.installed else { return Ok(()) };
+        plan(&installed.table, &installed.host.sysctls)?.set()
+    }
+
     fn supports(&self, table: &RuleTable) -> Result<(), Unsupported> {
         for rule in table.rules() {
             if let Action::Dnat { proxy_protocol: true, .. } = rule.action {
@@ -225,8 +231,17 @@ fn unneeded(saved: &BTreeMap<String, String>, host: &Host) -> BTreeMap<String, S
 }
 
 fn plan(table: &RuleTable, saved: &BTreeMap<String, String>) -> Result<sysctl::Plan, Unsupported> {
+    let interfaces = &table.settings().interfaces;
+    let missing = interfaces
+        .tailnet
+        .iter()
+        .chain(&interfaces.cluster)
+        .find(|name| nix::net::if_::if_nametoindex(name.as_str()).is_err());
+    if let Some(name) = missing {
+        return Err(Unsupported::Interface(name.clone()));
+    }
     sysctl::plan(table.settings(), saved).map_err(|source| Unsupported::Kernel {
-        what: "to tell its forwarding settings".into(),
+        what: "to tell its forwarding settings".to_owned(),
         source: source.into(),
     })
 }

@@ -251,9 +251,16 @@ pub fn costs() -> Result<Vec<ProgramCost>, Unsupported> {
 
 /// The directory for this namespace's pins, made if need be. `Err` says why nothing can be pinned.
 pub fn pin_directory(bpffs: &Path) -> Result<PathBuf, String> {
-    let stat =
-        nix::sys::statfs::statfs(bpffs).map_err(|error| format!("{}: {error}", bpffs.display()))?;
-    if stat.filesystem_type().0 as i64 != BPF_FS_MAGIC {
+    if let (Err(nix::errno::Errno::ENOENT), Some(parent)) =
+        (nix::sys::statfs::statfs(bpffs), bpffs.parent())
+        && nix::sys::statfs::statfs(parent).is_ok_and(|stat| is_bpffs(&stat))
+    {
+        // A directory on a bpffs that is not there yet, or that went with an earlier run.
+        let _shown_below = fs::create_dir(bpffs);
+    }
+    let stat = nix::sys::statfs::statfs(bpffs)
+        .map_err(|error| format!("{}: {error}: mount a bpffs there (type bpf)", bpffs.display()))?;
+    if !is_bpffs(&stat) {
         return Err(format!("{} is not a bpffs: mount one there (type bpf)", bpffs.display()));
     }
     let ours = namespace_directory(bpffs).map_err(|error| error.to_string())?;
@@ -265,6 +272,10 @@ pub fn pin_directory(bpffs: &Path) -> Result<PathBuf, String> {
         remove_directory(&other);
     }
     Ok(current)
+}
+
+fn is_bpffs(stat: &nix::sys::statfs::Statfs) -> bool {
+    stat.filesystem_type().0 == BPF_FS_MAGIC
 }
 
 /// The directory for this network namespace, whatever the layout.

@@ -1,0 +1,58 @@
+//! What changes around a running agent: devices, settings, an operator's hand.
+
+use proxy_testbed::{DEADLINE, poll_until};
+
+use crate::support::*;
+
+fn is_ready(proxy: &proxy_testbed::ProxyProcess<'_>) -> bool {
+    proxy.request("GET", "/readyz", "").is_ok()
+}
+
+#[test]
+fn cleanup_beside_a_live_agent_is_refused_and_harms_nothing() {
+    let world = world_or_skip!();
+    let bpffs = bpffs();
+    let proxy = world.start(Some(bpffs.path()), &config("ebpf", 1));
+    let load = world.load(20);
+    let mut cleanup = world.topology.proxy.command(binary());
+    let output = cleanup.args(["cleanup", "--bpffs"]).arg(bpffs.path()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{said}");
+    assert!(
+        said.contains("nothing is removed") && said.contains(&proxy.id().to_string()),
+        "{said}"
+    );
+    load.rounds(2);
+    load.whole("cleanup refused", &proxy);
+}
+
+#[test]
+fn a_setting_that_was_lost_with_its_device_is_made_again() {
+    let world = world_or_skip!();
+    let proxy = world.start(None, &config("nftables", 1));
+    let inside = |arguments: &[&str]| world.topology.proxy.run("sysctl", arguments).unwrap();
+    // A device that is deleted and made anew begins so.
+    inside(&["-qw", "net.ipv4.conf.eth0.forwarding=0"]);
+    let is_set = || inside(&["-n", "net.ipv4.conf.eth0.forwarding"]).trim() == "1";
+    poll_until(DEADLINE, "set again", is_set).unwrap_or_else(|e| panic!("{e}\n{}", proxy.log()));
+    let load = world.load(10);
+    load.rounds(2);
+    load.whole("set again", &proxy);
+}
+
+#[test]
+fn a_missing_device_makes_unready_and_its_return_ready() {
+    let world = world_or_skip!();
+    for path in ["ebpf", "nftables"] {
+        let proxy = world.start(None, &config(path, 1));
+        poll_until(DEADLINE, "ready", || is_ready(&proxy)).unwrap();
+        world.topology.proxy.ip(["link set eth0 down", "link set eth0 name away"]).unwrap();
+        poll_until(DEADLINE, "unready", || !is_ready(&proxy))
+            .unwrap_or_else(|error| panic!("{path}: {error}\n{}", proxy.log()));
+        let status = proxy.status().unwrap().to_string();
+        assert!(status.contains("eth0"), "{path}: {status}");
+        world.topology.proxy.ip(["link set away name eth0", "link set eth0 up"]).unwrap();
+        poll_until(DEADLINE, "ready again", || is_ready(&proxy))
+            .unwrap_or_else(|error| panic!("{path}: {error}\n{}", proxy.log()));
+    }
+}
