@@ -193,7 +193,10 @@ impl EbpfPath {
         self.write(running, new)?;
         let object = &mut running.object.ebpf;
         let (devices, pins) = (&running.devices, running.pins.as_deref());
-        running.attachments.update(object, devices, pins, self.options.xdp)
+        let attached = running.attachments.update(object, devices, pins, self.options.xdp);
+        // A device that could not be attended to is tried again with the next turn, not taken for done.
+        running.changed.devices |= attached.is_err();
+        attached
     }
 
     /// Everything but programs on devices.
