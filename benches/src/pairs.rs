@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use aya::maps::{HashMap, Map, MapData, loaded_maps};
-use proxy_ebpf_common::{FlowHalf, FlowKey, name};
+use proxy_ebpf_common::{FlowHalf, FlowKey, FlowKeyV4, name};
 use proxy_rules::Protocol;
 
 use crate::{
@@ -35,18 +35,26 @@ pub fn overfill() -> Result<Found> {
     Generator::new()?.run(&rig, lane, rung.path(), workload, limit, &sink)?;
 
     let flows = newest_flow_table()?;
-    let halves = flows.iter().collect::<Result<Vec<(FlowKey, FlowHalf)>, _>>()?;
-    let without_pair =
-        halves.iter().filter(|(key, half)| flows.get(&half.pair_key(key), 0).is_err()).count();
+    let halves = flows.iter().collect::<Result<Vec<(FlowKeyV4, FlowHalf)>, _>>()?;
+    let without_pair = halves.iter().filter(|(key, half)| is_alone(&flows, *key, half)).count();
     Ok(Found { halves: halves.len(), without_pair })
 }
 
-/// The flow table that was made last: the lane's own, as no other path is in force now.
-pub fn newest_flow_table() -> Result<HashMap<MapData, FlowKey, FlowHalf>> {
+fn is_alone(
+    flows: &HashMap<MapData, FlowKeyV4, FlowHalf>,
+    key: FlowKeyV4,
+    half: &FlowHalf,
+) -> bool {
+    let pair = half.pair_key(&FlowKey::from(key)).v4();
+    pair.is_none_or(|pair| flows.get(&pair, 0).is_err())
+}
+
+/// The flow table (of IPv4) that was made last: the lane's own, as no other path is in force now.
+pub fn newest_flow_table() -> Result<HashMap<MapData, FlowKeyV4, FlowHalf>> {
     let mut newest = None;
     for map in loaded_maps() {
         let map = map?;
-        if map.name_as_str() == Some(name::FLOWS) {
+        if map.name_as_str() == Some(name::FLOWS_V4) {
             newest = newest.max(Some(map.id()));
         }
     }

@@ -1,17 +1,18 @@
 //! A packet of a known flow: checks, rewriting, state.
 
-use aya_ebpf::bindings::BPF_NOEXIST;
-use proxy_ebpf_common::{DropReason, FlowHalf, FlowKey, Hop, Target, half, link, stance, tcp};
+use proxy_ebpf_common::{
+    Address, DropReason, FlowHalf, FlowKey, Hop, Target, half, link, stance, tcp,
+};
 
 use crate::{
-    checksum, count,
-    maps::{FLOWS, GLOBALS, LINKS, SCRATCH, TARGETS},
-    packet::{L4Sums, Packet, at},
+    checksum, count, flows,
+    maps::{GLOBALS, LINKS, SCRATCH, TARGETS},
+    packet::{L4Sums, Packet as _, Tc, at, store},
     parse::{Headers, flag, fragment, kind, words},
     verdict::Verdict,
 };
 
-/// How often, in ticks, each direction looks after the other: a power of two.
+/// How often, in ticks, each direction of a busy flow looks after the other: a power of two.
 const CARE_EVERY: u32 = 4;
 /// How long a peer's Ethernet addresses, learned from its own packets, are trusted: ticks. Two turns of care may pass
 /// without a packet just then.
@@ -37,8 +38,7 @@ pub(crate) fn backend(flow: &FlowHalf) -> Option<&'static Target> {
 /// Whether a packet that opens a TCP connection meets one that is over (`pair` = the other half's TCP bits).
 #[inline(never)]
 fn is_over(flow: &FlowHalf, key: &FlowKey) -> bool {
-    // SAFETY: the map is not preallocated: a value is never another key's.
-    let pair = unsafe { FLOWS.get(flow.pair_key(key)) }.map_or(0, |pair| pair.tcp);
+    let pair = flows::get(&flow.pair_key(key)).map_or(0, |pair| pair.tcp);
     (flow.tcp | pair) & tcp::RST != 0 || flow.tcp & pair & tcp::FIN != 0
 }
 
@@ -59,23 +59,40 @@ pub(crate) fn life(h: &Headers, flow: &FlowHalf, backend: Option<&Target>) -> Li
 #[inline(never)]
 pub(crate) fn forget(key: &FlowKey, flow: &FlowHalf) -> u32 {
     let pair = flow.pair_key(key);
-    let _gone = FLOWS.remove(pair);
-    let _gone = FLOWS.remove(key);
-    0
+    flows::remove(&pair);
+    flows::remove(key)
 }
 
-/// Where the packet leaves, and whether its Ethernet header is known.
+/// Where the packet leaves.
+pub(crate) struct Way<'a> {
+    /// The next hop, to be used while it is fresh.
+    pub(crate) hop: &'a Hop,
+    /// The device, 0 if none is known.
+    pub(crate) ifindex: u32,
+    /// Whether the hop's Ethernet addresses, or that there are none, can be relied on.
+    pub(crate) fresh: bool,
+}
+
+/// Where the packet leaves: the backend's next hop, kept by the agent, before the flow's own.
 #[inline(always)]
-pub(crate) fn hop<'a>(flow: &'a FlowHalf, backend: &'a Target, now: u32) -> (&'a Hop, bool) {
-    if flow.flags & half::REPLY == 0 && backend.hop.ifindex != 0 && backend.hop.fresh_until > now {
-        return (&backend.hop, true);
+pub(crate) fn way<'a>(flow: &'a FlowHalf, backend: &'a Target, now: u32) -> Way<'a> {
+    let target = &backend.hop;
+    if flow.flags & half::REPLY != 0 || target.ifindex == 0 {
+        return Way {
+            hop: &flow.hop,
+            ifindex: flow.hop.ifindex,
+            fresh: flow.hop.fresh_until > now,
+        };
     }
-    (&flow.hop, flow.hop.fresh_until > now)
+    if target.fresh_until > now {
+        return Way { hop: target, ifindex: target.ifindex, fresh: true };
+    }
+    Way { hop: &flow.hop, ifindex: target.ifindex, fresh: flow.hop.fresh_until > now }
 }
 
 /// Checks what forbids carrying the packet.
 #[inline(always)]
-pub(crate) fn check<P: Packet>(packet: &P, h: &Headers, flow: &FlowHalf) -> Verdict {
+pub(crate) fn check<const LINK: usize>(packet: &Tc<LINK>, h: &Headers, flow: &FlowHalf) -> Verdict {
     if h.ttl <= 1 {
         return Verdict::answer(DropReason::TtlExpired);
     }
@@ -117,11 +134,18 @@ pub(crate) fn note(h: &Headers, flow: &mut FlowHalf, now: u32) -> bool {
         return false;
     }
     flow.last_seen = now;
-    before / CARE_EVERY != now / CARE_EVERY
+    wants_care(before, now)
 }
 
-/// Every few seconds and direction: tells the other half where its packets should go, and rebuilds it if it is missing.
-/// Not oftener: with a million flows it is a second pair of cache misses a packet.
+/// Whether the other half is to be looked after: it is a second pair of cache misses a packet where there are many flows. A
+/// flow that has been silent for longer is not worth them; its replies ask the kernel for the next hop, and the agent
+/// rebuilds halves that are missing.
+#[inline(always)]
+pub(crate) fn wants_care(before: u32, now: u32) -> bool {
+    before == 0 || (now / CARE_EVERY).wrapping_sub(before / CARE_EVERY) == 1
+}
+
+/// Tells the other half where its packets should go, and rebuilds it if it is missing.
 #[inline(never)]
 pub(crate) fn care(key: &FlowKey, flow: &FlowHalf, peer: &Hop, now: u32) -> u32 {
     let pair_key = flow.pair_key(key);
@@ -130,15 +154,13 @@ pub(crate) fn care(key: &FlowKey, flow: &FlowHalf, peer: &Hop, now: u32) -> u32 
         .map_or((0, false), |found| (found.mtu, found.flags & link::L3 != 0));
     let mut hop = *peer;
     hop.fresh_until = if l3 { Hop::NO_HEADER } else { now + LEARNED_FOR };
-    if let Some(pair) = FLOWS.get_ptr_mut(&pair_key) {
-        // SAFETY: as above. Two CPUs may write at once; both write the truth.
-        unsafe {
-            if (*pair).hop.ifindex != hop.ifindex || !l3 {
-                (*pair).hop = hop;
-            }
-            if (*pair).mtu != mtu {
-                (*pair).mtu = mtu;
-            }
+    if let Some(pair) = flows::get(&pair_key) {
+        // Two CPUs may write at once; both write the truth.
+        if pair.hop.ifindex != hop.ifindex || !l3 {
+            pair.hop = hop;
+        }
+        if pair.mtu != mtu {
+            pair.mtu = mtu;
         }
         return 0;
     }
@@ -155,7 +177,7 @@ pub(crate) fn care(key: &FlowKey, flow: &FlowHalf, peer: &Hop, now: u32) -> u32 
     pair.last_seen = 0;
     pair.mtu = mtu;
     pair.hop = hop;
-    let _full = FLOWS.insert(&pair_key, &*pair, u64::from(BPF_NOEXIST));
+    let _full = flows::insert(&pair_key, pair);
     0
 }
 
@@ -174,52 +196,73 @@ pub(crate) fn address_difference(old: &[u8; 16], new: &[u8; 16], v6: bool) -> u6
 
 /// Writes addresses and TTL into the IP header and returns the folded difference of the addresses.
 #[inline(always)]
-pub(crate) fn rewrite_ip<P: Packet>(
-    packet: &mut P,
+pub(crate) fn rewrite_ip<const LINK: usize>(
+    packet: &Tc<LINK>,
     h: &Headers,
-    src: &[u8; 16],
-    dst: &[u8; 16],
+    src: &Address,
+    dst: &Address,
 ) -> Option<u32> {
-    let difference =
-        address_difference(&h.key.src, src, h.v6) + address_difference(&h.key.dst, dst, h.v6);
     let (src, dst) = (words(src), words(dst));
-    let difference = checksum::fold32(difference);
-    if h.v6 {
-        let ip = at::<[u32; 10], _>(packet, P::LINK)?;
-        // SAFETY: `at` checked the bounds.
-        unsafe {
-            let [a, b, hop_next, ttl] = (*ip)[1].to_ne_bytes();
-            (*ip)[1] = u32::from_ne_bytes([a, b, hop_next, ttl.wrapping_sub(1)]);
-            (*ip)[2] = src[0];
-            (*ip)[3] = src[1];
-            (*ip)[4] = src[2];
-            (*ip)[5] = src[3];
-            (*ip)[6] = dst[0];
-            (*ip)[7] = dst[1];
-            (*ip)[8] = dst[2];
-            (*ip)[9] = dst[3];
+    // SAFETY: `at` checks the bounds.
+    Some(unsafe {
+        if h.v6 {
+            rewrite_v6(at(packet, LINK)?, &src, &dst)
+        } else {
+            rewrite_v4(at(packet, LINK)?, src[3], dst[3])
         }
-    } else {
-        let ip = at::<[u32; 5], _>(packet, P::LINK)?;
-        // SAFETY: `at` checked the bounds.
-        unsafe {
-            let [ttl, protocol, sum_a, sum_b] = (*ip)[2].to_ne_bytes();
-            let old = u16::from_ne_bytes([ttl, protocol]);
-            let new = u16::from_ne_bytes([ttl.wrapping_sub(1), protocol]);
-            let change = u64::from(difference) + u64::from(!old) + u64::from(new);
-            let [sum_a, sum_b] =
-                checksum::apply(u16::from_ne_bytes([sum_a, sum_b]), change).to_ne_bytes();
-            (*ip)[2] = u32::from_ne_bytes([ttl.wrapping_sub(1), protocol, sum_a, sum_b]);
-            (*ip)[3] = src[3];
-            (*ip)[4] = dst[3];
-        }
+    })
+}
+
+/// As [`rewrite_ip`], for IPv4.
+///
+/// # Safety
+///
+/// `ip` must point to 20 bytes.
+#[inline(always)]
+pub(crate) unsafe fn rewrite_v4(ip: *mut [u32; 5], src: u32, dst: u32) -> u32 {
+    // SAFETY: the caller's promise; unaligned words can be read on the machines that run this.
+    unsafe {
+        let [_, _, ttl_sum, old_src, old_dst] = *ip;
+        let difference =
+            checksum::fold32(checksum::replace(old_src, src) + checksum::replace(old_dst, dst));
+        let [ttl, protocol, sum_a, sum_b] = ttl_sum.to_ne_bytes();
+        let old = u16::from_ne_bytes([ttl, protocol]);
+        let new = u16::from_ne_bytes([ttl.wrapping_sub(1), protocol]);
+        let change = u64::from(difference) + u64::from(!old) + u64::from(new);
+        let [sum_a, sum_b] =
+            checksum::apply(u16::from_ne_bytes([sum_a, sum_b]), change).to_ne_bytes();
+        (*ip)[2] = u32::from_ne_bytes([ttl.wrapping_sub(1), protocol, sum_a, sum_b]);
+        (*ip)[3] = src;
+        (*ip)[4] = dst;
+        difference
     }
-    Some(difference)
+}
+
+/// As [`rewrite_ip`], for IPv6.
+///
+/// # Safety
+///
+/// `ip` must point to 40 bytes.
+#[inline(always)]
+pub(crate) unsafe fn rewrite_v6(ip: *mut [u32; 10], src: &[u32; 4], dst: &[u32; 4]) -> u32 {
+    // SAFETY: as above.
+    unsafe {
+        let [a, b, next, ttl] = (*ip)[1].to_ne_bytes();
+        (*ip)[1] = u32::from_ne_bytes([a, b, next, ttl.wrapping_sub(1)]);
+        let mut difference = 0;
+        for index in 0..4 {
+            difference += checksum::replace((*ip)[2 + index], src[index]);
+            difference += checksum::replace((*ip)[6 + index], dst[index]);
+            (*ip)[2 + index] = src[index];
+            (*ip)[6 + index] = dst[index];
+        }
+        checksum::fold32(difference)
+    }
 }
 
 /// The word that begins a TCP or UDP header.
 #[inline(always)]
-fn ports([a, b]: [u8; 2], [c, d]: [u8; 2]) -> u32 {
+pub(crate) fn ports([a, b]: [u8; 2], [c, d]: [u8; 2]) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
@@ -231,7 +274,11 @@ fn identifier([a, b]: [u8; 2]) -> u32 {
 
 /// Rewrites the packet as the flow says.
 #[inline(always)]
-pub(crate) fn rewrite<P: Packet>(packet: &mut P, h: &Headers, flow: &FlowHalf) -> bool {
+pub(crate) fn rewrite<const LINK: usize>(
+    packet: &mut Tc<LINK>,
+    h: &Headers,
+    flow: &FlowHalf,
+) -> bool {
     let Some(addresses) = rewrite_ip(packet, h, &flow.src, &flow.dst) else { return false };
     if h.fragment == fragment::LATER {
         return true;
@@ -246,8 +293,11 @@ pub(crate) fn rewrite<P: Packet>(packet: &mut P, h: &Headers, flow: &FlowHalf) -
     let mut rest = 0;
     if old != new {
         let [a, b, ..] = new.to_ne_bytes();
-        let written =
-            if echo { packet.put(l4 + 4, &[a, b]) } else { packet.put(l4, &new.to_ne_bytes()) };
+        let written = if echo {
+            store(packet.skb, l4 + 4, &[a, b])
+        } else {
+            store(packet.skb, l4, &new.to_ne_bytes())
+        };
         if !written {
             return false;
         }

@@ -1,7 +1,7 @@
 //! New flows: rule, backend, source port, and both halves into the table.
 
 use aya_ebpf::{
-    bindings::{__sk_buff, BPF_ANY, BPF_NOEXIST},
+    bindings::{__sk_buff, BPF_ANY},
     cty::c_void,
     helpers::generated::{bpf_ktime_get_coarse_ns, bpf_loop},
 };
@@ -11,8 +11,8 @@ use proxy_ebpf_common::{
 };
 
 use crate::{
-    count,
-    maps::{FLOWS, GLOBALS, LEFT, LINKS, LOOKUP, RESERVED, SCRATCH, TARGETS},
+    count, flows,
+    maps::{GLOBALS, LEFT, LINKS, LOOKUP, RESERVED, SCRATCH, TARGETS},
     parse::{Headers, copy, flag, kind, words},
     policy,
     socket::{self, Owner},
@@ -256,16 +256,16 @@ pub(crate) fn commit(skb: *mut __sk_buff, h: &Headers) -> u32 {
     let scratch = unsafe { &mut *scratch };
     let mut verdict = claim(skb, h, globals, scratch);
     if verdict == Verdict::CARRY {
-        verdict = match FLOWS.insert(&h.key, &scratch.original, u64::from(BPF_NOEXIST)) {
-            Ok(()) => {
+        verdict = match flows::insert(&h.key, &scratch.original) {
+            0 => {
                 count::created(scratch.original.counter);
                 return Verdict::CARRY.raw();
             }
             // Another CPU was faster with a packet of the same flow: its answer holds.
-            Err(EEXIST) => Verdict::CARRY,
-            Err(_) => Verdict::drop(DropReason::FlowTableFull),
+            EEXIST => Verdict::CARRY,
+            _ => Verdict::drop(DropReason::FlowTableFull),
         };
-        let _gone = FLOWS.remove(&scratch.reply_key);
+        flows::remove(&scratch.reply_key);
     }
     if verdict != Verdict::CARRY {
         count::dropped_of(scratch.original.counter);
@@ -350,10 +350,10 @@ fn try_inline(skb: *mut __sk_buff, scratch: &mut Scratch, turn: u32) -> Verdict 
     {
         return Verdict::PASS;
     }
-    match FLOWS.insert(&scratch.reply_key, &scratch.reply, u64::from(BPF_NOEXIST)) {
-        Ok(()) => Verdict::CARRY,
-        Err(EEXIST) => Verdict::PASS,
-        Err(_) => Verdict::drop(DropReason::FlowTableFull),
+    match flows::insert(&scratch.reply_key, &scratch.reply) {
+        0 => Verdict::CARRY,
+        EEXIST => Verdict::PASS,
+        _ => Verdict::drop(DropReason::FlowTableFull),
     }
 }
 

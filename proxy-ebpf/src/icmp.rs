@@ -9,7 +9,7 @@ use proxy_ebpf_common::{FlowHalf, FlowKey, protocol};
 use crate::{
     carry::address_difference,
     checksum::{apply, fold32, replace},
-    maps::FLOWS,
+    flows,
     packet::{load, store},
     parse::{Headers, mapped, words},
 };
@@ -113,8 +113,7 @@ fn load_words<const N: usize>(skb: *mut __sk_buff, offset: u32, words: &mut [u32
 /// Finds the half for the quote.
 #[inline(always)]
 pub(crate) fn half(quote: &Quote) -> Option<&'static mut FlowHalf> {
-    // SAFETY: the map is not preallocated: a value is never another key's.
-    FLOWS.get_ptr_mut(&quote.key).map(|half| unsafe { &mut *half })
+    flows::get(&quote.key)
 }
 
 /// Rewrites the quote and the ICMP checksum; `outer` is the difference of the outer addresses (ICMPv6 sums them).

@@ -29,6 +29,7 @@ mod checksum;
 mod count;
 mod create;
 mod express;
+mod flows;
 mod icmp;
 mod maps;
 mod mss;
@@ -43,6 +44,7 @@ use aya_ebpf::{
     macros::{classifier, xdp},
     programs::{TcContext, XdpContext},
 };
+use packet::{Packet as _, Xdp};
 use proxy_ebpf_common::side;
 
 #[cfg(not(target_arch = "bpf"))]
@@ -75,13 +77,13 @@ fn sl_tc_l3_cl(ctx: TcContext) -> i32 {
 /// XDP on an Ethernet device on the tailnet side.
 #[xdp]
 fn sl_xdp_tn(ctx: XdpContext) -> u32 {
-    express::run(ctx.ctx, side::TAILNET)
+    express::run(&mut Xdp::new(ctx.ctx), side::TAILNET) as u32
 }
 
 /// XDP on an Ethernet device on the cluster side.
 #[xdp]
 fn sl_xdp_cl(ctx: XdpContext) -> u32 {
-    express::run(ctx.ctx, side::CLUSTER)
+    express::run(&mut Xdp::new(ctx.ctx), side::CLUSTER) as u32
 }
 
 #[cfg(target_arch = "bpf")]

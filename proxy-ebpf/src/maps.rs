@@ -6,8 +6,9 @@ use aya_ebpf::{
     maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray},
 };
 use proxy_ebpf_common::{
-    Address, AddressKey, AddressPrefix, Counter, DropReason, FlowHalf, FlowKey, FragmentKey,
-    FragmentPorts, Globals, Link, PortKey, PortPrefix, RuleEntry, SourcePrefix, Target,
+    Address, AddressKey, AddressPrefix, Counter, DropReason, FlowHalf, FlowKey, FlowKeyV4,
+    FragmentKey, FragmentPorts, Globals, Link, PortKey, PortPrefix, RuleEntry, SourcePrefix,
+    Target,
 };
 
 #[map(name = "sl_globals")]
@@ -42,8 +43,11 @@ pub(crate) static LOCAL: HashMap<Address, u32> = HashMap::with_max_entries(1024,
 pub(crate) static RESERVED: Array<u64> = Array::with_max_entries(1024, 0);
 /// Grown on demand: a proxy with few flows pays for few. Elements are freed after a grace period of the
 /// allocator, not at once; a program that still reads one sees old data, never another key's.
-#[map(name = "sl_flows")]
-pub(crate) static FLOWS: HashMap<FlowKey, FlowHalf> =
+#[map(name = "sl_flows_v4")]
+pub(crate) static FLOWS_V4: HashMap<FlowKeyV4, FlowHalf> =
+    HashMap::with_max_entries(1024, BPF_F_NO_PREALLOC);
+#[map(name = "sl_flows_v6")]
+pub(crate) static FLOWS_V6: HashMap<FlowKey, FlowHalf> =
     HashMap::with_max_entries(1024, BPF_F_NO_PREALLOC);
 #[map(name = "sl_fragments")]
 pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, FragmentPorts> =

@@ -3,7 +3,7 @@
 use proxy_ebpf_common::{Address, DropReason, FlowKey, protocol};
 
 use crate::{
-    packet::{Packet, reach},
+    packet::{Packet as _, Tc},
     verdict::Verdict,
 };
 
@@ -83,19 +83,26 @@ impl Headers {
     }
 }
 
+/// The third word of an IPv4 address in the form of the maps.
+pub(crate) const MAPPED: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
+
 /// An IPv4 address (as it lies in memory) in the form of the maps.
 #[inline(always)]
 pub(crate) fn mapped(address: u32) -> Address {
-    let words: [u32; 4] = [0, 0, u32::from_ne_bytes([0, 0, 0xff, 0xff]), address];
+    let words: [u32; 4] = [0, 0, MAPPED, address];
     // SAFETY: both are 16 plain bytes.
     unsafe { core::mem::transmute(words) }
 }
 
 /// Fills `h` from the packet. `Err` ends the program's work on it.
 #[inline(always)]
-pub(crate) fn parse<P: Packet>(packet: &mut P, side: u8, h: &mut Headers) -> Result<(), Verdict> {
-    let first = if P::LINK == 14 {
-        let Some(ethernet) = reach::<[u16; 7], P>(packet, 0) else { return Err(Verdict::PASS) };
+pub(crate) fn parse<const LINK: usize>(
+    packet: &mut Tc<LINK>,
+    side: u8,
+    h: &mut Headers,
+) -> Result<(), Verdict> {
+    let first = if LINK == 14 {
+        let Some(ethernet) = packet.reach::<[u16; 7]>(0) else { return Err(Verdict::PASS) };
         // SAFETY: `reach` checked the bounds. The group bit is the lowest of the first byte.
         let (head, ethertype) = unsafe { ((*ethernet)[0], u16::from_be((*ethernet)[6])) };
         if head.to_ne_bytes()[0] & 1 != 0 || packet.has_vlan() {
@@ -107,7 +114,7 @@ pub(crate) fn parse<P: Packet>(packet: &mut P, side: u8, h: &mut Headers) -> Res
             _ => return Err(Verdict::PASS),
         }
     } else {
-        let Some(ip) = reach::<[u8; 20], P>(packet, 0) else { return Err(Verdict::PASS) };
+        let Some(ip) = packet.reach::<[u8; 20]>(0) else { return Err(Verdict::PASS) };
         // SAFETY: `reach` checked the bounds.
         match unsafe { (*ip)[0] } >> 4 {
             4 => 4,
@@ -131,8 +138,8 @@ fn normal_protocol(next: u8) -> u8 {
 }
 
 #[inline(always)]
-fn ipv4<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
-    let Some(ip) = reach::<[u32; 5], P>(packet, P::LINK) else { return Err(MALFORMED) };
+fn ipv4<const LINK: usize>(packet: &mut Tc<LINK>, h: &mut Headers) -> Result<u8, Verdict> {
+    let Some(ip) = packet.reach::<[u32; 5]>(LINK) else { return Err(MALFORMED) };
     // SAFETY: `reach` checked the bounds; unaligned words can be read on the machines that run this.
     let [w0, w1, w2, src, dst] = unsafe { *ip };
     let [version_ihl, _, len_high, len_low] = w0.to_ne_bytes();
@@ -143,7 +150,7 @@ fn ipv4<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
     if version_ihl >> 4 != 4
         || header < 20
         || h.ip_len < header
-        || h.ip_len + P::LINK as u32 > packet.len()
+        || h.ip_len + LINK as u32 > packet.len()
     {
         return Err(MALFORMED);
     }
@@ -151,7 +158,7 @@ fn ipv4<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
     copy(&mut h.key.dst, &mapped(dst));
     h.ttl = ttl;
     h.df = offset_high & 0x40 != 0;
-    h.l4 = P::LINK as u32 + header;
+    h.l4 = LINK as u32 + header;
     let offset = u16::from_be_bytes([offset_high & 0x3f, offset_low]);
     if offset != 0 {
         h.id = [0, 0, id_high, id_low];
@@ -161,15 +168,15 @@ fn ipv4<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
 }
 
 #[inline(always)]
-fn ipv6<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
-    let Some(ip) = reach::<[u32; 10], P>(packet, P::LINK) else { return Err(MALFORMED) };
+fn ipv6<const LINK: usize>(packet: &mut Tc<LINK>, h: &mut Headers) -> Result<u8, Verdict> {
+    let Some(ip) = packet.reach::<[u32; 10]>(LINK) else { return Err(MALFORMED) };
     // SAFETY: `reach` checked the bounds.
     let words = unsafe { *ip };
     let [len_high, len_low, mut next, ttl] = words[1].to_ne_bytes();
     let payload = u32::from(u16::from_be_bytes([len_high, len_low]));
     h.ip_len = 40 + payload;
     if words[0].to_ne_bytes()[0] >> 4 != 6
-        || h.ip_len + P::LINK as u32 > packet.len()
+        || h.ip_len + LINK as u32 > packet.len()
         || (payload == 0 && next != IPPROTO_NONE)
     {
         return Err(MALFORMED);
@@ -184,7 +191,7 @@ fn ipv6<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
     h.ttl = ttl;
     h.v6 = true;
     h.df = true;
-    let mut offset = P::LINK as u32 + 40;
+    let mut offset = LINK as u32 + 40;
     for _ in 0..4 {
         if next != IPPROTO_HOPOPTS
             && next != IPPROTO_ROUTING
@@ -193,7 +200,7 @@ fn ipv6<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
         {
             break;
         }
-        if offset + 8 > P::LINK as u32 + h.ip_len {
+        if offset + 8 > LINK as u32 + h.ip_len {
             return Err(MALFORMED);
         }
         let Some([head, id]) = packet.words(offset) else { return Err(MALFORMED) };
@@ -222,8 +229,12 @@ fn ipv6<P: Packet>(packet: &mut P, h: &mut Headers) -> Result<u8, Verdict> {
 }
 
 #[inline(always)]
-fn transport<P: Packet>(packet: &mut P, next: u8, h: &mut Headers) -> Result<(), Verdict> {
-    let room = (P::LINK as u32 + h.ip_len).wrapping_sub(h.l4) as i32;
+fn transport<const LINK: usize>(
+    packet: &mut Tc<LINK>,
+    next: u8,
+    h: &mut Headers,
+) -> Result<(), Verdict> {
+    let room = (LINK as u32 + h.ip_len).wrapping_sub(h.l4) as i32;
     let l4 = h.l4;
     match (next, h.v6) {
         (protocol::TCP, _) => {

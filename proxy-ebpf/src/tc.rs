@@ -2,19 +2,17 @@
 
 use aya_ebpf::{
     bindings::{__sk_buff, BPF_ANY, TC_ACT_SHOT, TC_ACT_UNSPEC},
-    helpers::generated::{bpf_redirect, bpf_redirect_neigh, bpf_skb_change_head},
+    helpers::generated::bpf_redirect_neigh,
 };
-use proxy_ebpf_common::{
-    DropReason, FlowHalf, FragmentKey, FragmentPorts, Hop, Target, half, stance,
-};
+use proxy_ebpf_common::{DropReason, FlowHalf, FragmentKey, FragmentPorts, Hop, Target, stance};
 
 use crate::{
     answer,
     carry::{self, Life},
-    count, create, icmp,
-    maps::{FLOWS, FRAGMENTS, GLOBALS, SCRATCH},
+    count, create, express, flows, icmp,
+    maps::{FRAGMENTS, GLOBALS, SCRATCH},
     mss,
-    packet::{Packet, Tc, at},
+    packet::{Packet as _, Tc, at, read_macs},
     parse::{self, Headers, flag, fragment, kind},
     policy,
     verdict::Verdict,
@@ -42,6 +40,10 @@ impl Outcome {
 /// Carries one packet: the body of every TC entry point.
 #[inline(always)]
 pub(crate) fn run<const LINK: usize>(skb: *mut __sk_buff, side: u8) -> i32 {
+    let express = express::run(&mut Tc::<LINK> { skb }, side);
+    if express != TC_ACT_UNSPEC {
+        return express;
+    }
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return TC_ACT_UNSPEC };
     // SAFETY: per-CPU, and no other program runs on this CPU before this one ends. The headers live in a map, not on the
     // stack: the verifier then forgets which branch wrote them, and walks what follows once instead of once a branch.
@@ -101,10 +103,8 @@ fn engine<const LINK: usize>(
     {
         return done(verdict);
     }
-    let mut found = FLOWS.get_ptr_mut(&h.key);
-    if let Some(flow) = found {
-        // SAFETY: the map is not preallocated: a value is never another key's.
-        let flow = unsafe { &mut *flow };
+    let mut found = flows::get(&h.key);
+    if let Some(flow) = &mut found {
         match carry::life(h, flow, carry::backend(flow)) {
             Life::Alive => {}
             Life::Gone => {
@@ -137,11 +137,9 @@ fn engine<const LINK: usize>(
         if verdict != Verdict::CARRY {
             return done(verdict);
         }
-        found = FLOWS.get_ptr_mut(&h.key);
+        found = flows::get(&h.key);
     }
     let Some(flow) = found else { return done(Verdict::drop(DropReason::FlowTableFull)) };
-    // SAFETY: as above.
-    let flow = unsafe { &mut *flow };
     let Some(backend) = carry::backend(flow) else {
         return done(Verdict::drop(DropReason::BackendGone));
     };
@@ -256,75 +254,21 @@ fn send<const LINK: usize>(
     backend: &Target,
     now: u32,
 ) -> Outcome {
-    let (hop, fresh) = carry::hop(flow, backend, now);
-    let original = flow.flags & half::REPLY == 0;
-    let ifindex =
-        if original && backend.hop.ifindex != 0 { backend.hop.ifindex } else { hop.ifindex };
-    if ifindex == 0 {
+    let way = carry::way(flow, backend, now);
+    if way.ifindex == 0 {
         return done(Verdict::drop(DropReason::NoLink));
     }
-    if fresh && hop.fresh_until == Hop::NO_HEADER {
-        // SAFETY: the kernel checks the ifindex and takes a link header off (`__bpf_redirect_no_mac`).
-        let action = unsafe { bpf_redirect(ifindex, 0) } as i32;
-        return Outcome { verdict: Verdict::CARRY, action };
-    }
-    if LINK == 0 {
-        // Without a header the kernel drops what is redirected to an Ethernet device, uncounted
-        // (net/core/filter.c, __bpf_redirect_common, 6.18).
-        // SAFETY: the helper checks the length.
-        if unsafe { bpf_skb_change_head(packet.skb, 14, 0) } != 0 {
-            return done(Verdict::drop(DropReason::RewriteFailed));
-        }
-    }
-    let Some(ethernet) = at::<[u16; 7], _>(packet, 0) else {
-        return done(Verdict::drop(DropReason::RewriteFailed));
+    let action = if way.fresh {
+        packet.send(way.hop, way.ifindex, v6)
+    } else {
+        // SAFETY: the kernel checks the ifindex.
+        packet
+            .make_ethernet(v6)
+            .map(|_| unsafe { bpf_redirect_neigh(way.ifindex, core::ptr::null_mut(), 0, 0) as i32 })
     };
-    // SAFETY: `at` checked the bounds; the kernel checks the ifindex.
-    let action = unsafe {
-        if LINK == 0 {
-            (*ethernet)[6] = if v6 { 0x86dd_u16.to_be() } else { 0x0800_u16.to_be() };
-        }
-        if fresh {
-            write_macs(ethernet, hop);
-            bpf_redirect(ifindex, 0)
-        } else {
-            bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0)
-        }
-    };
-    Outcome { verdict: Verdict::CARRY, action: action as i32 }
-}
-
-/// Notes the packet's sender as the way back. Volatile, as below: the compiler would call a copy of single bytes.
-///
-/// # Safety
-///
-/// `ethernet` must point to 14 bytes.
-#[inline(always)]
-pub(crate) unsafe fn read_macs(ethernet: *const [u16; 7], hop: &mut Hop) {
-    let from = ethernet.cast::<u16>();
-    let to = core::ptr::from_mut(hop).cast::<u16>();
-    for index in 0..3 {
-        // SAFETY: the caller's promise, and a hop's two addresses lie side by side.
-        unsafe {
-            to.add(index).write_volatile(from.add(index + 3).read_volatile());
-            to.add(index + 3).write_volatile(from.add(index).read_volatile());
-        }
-    }
-}
-
-/// Writes the hop's Ethernet addresses.
-///
-/// # Safety
-///
-/// `ethernet` must point to 14 bytes.
-#[inline(always)]
-pub(crate) unsafe fn write_macs(ethernet: *mut [u16; 7], hop: &Hop) {
-    const { assert!(core::mem::offset_of!(Hop, smac) == 6) };
-    let from = core::ptr::from_ref(hop).cast::<u32>();
-    let to = ethernet.cast::<u32>();
-    for index in 0..3 {
-        // SAFETY: the caller's promise; a hop's two addresses lie side by side, as in the header, at a multiple of four.
-        unsafe { to.add(index).write_volatile(from.add(index).read_volatile()) };
+    match action {
+        Some(action) => Outcome { verdict: Verdict::CARRY, action },
+        None => done(Verdict::drop(DropReason::RewriteFailed)),
     }
 }
 

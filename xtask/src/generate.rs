@@ -1,5 +1,7 @@
 //! `generate`: what is generated and kept in the repository, written anew from the code that defines it.
 
+use std::process::Command;
+
 use anyhow::{Result, bail};
 
 use crate::{
@@ -26,10 +28,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     // The tests that compare are what writes: there is no second opinion on how a file is made.
-    let mut command = workspace::cargo("test");
-    command.args(["--workspace", "--tests", "golden"]).env("UPDATE_GOLDEN", "1");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["generate", "--check"]).env("UPDATE_GOLDEN", "1");
     step::must("generate", &mut command)?;
-    let mut status = std::process::Command::new("git");
+    let mut status = Command::new("git");
     status.args(["status", "--short"]).current_dir(workspace::root()).status()?;
     Ok(())
 }

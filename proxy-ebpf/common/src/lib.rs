@@ -34,7 +34,7 @@ mod rule;
 pub use counter::{Counter, CounterIndex};
 pub use device::{Globals, Link, link, stance};
 pub use drop_reason::DropReason;
-pub use flow::{FlowHalf, FlowKey, FragmentKey, FragmentPorts, Hop, half, tcp};
+pub use flow::{FlowHalf, FlowKey, FlowKeyV4, FragmentKey, FragmentPorts, Hop, half, tcp};
 pub use hash::tuple_hash;
 pub use rule::{
     ADDRESS_BITS, AddressKey, AddressPrefix, CLASS_HAS_RANGES, PortKey, PortPrefix, RuleEntry,
@@ -42,7 +42,7 @@ pub use rule::{
 };
 
 /// Raised with every change of a map's layout; pinned maps of another version are never reused.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// An address as the maps hold it: IPv6 as it is, IPv4 as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
 pub type Address = [u8; 16];

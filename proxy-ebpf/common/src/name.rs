@@ -48,8 +48,10 @@ names! {
     LOCAL = "sl_local";
     /// Array of 1024 u64: bitmap of ports never used for SNAT.
     RESERVED = "sl_reserved";
-    /// Hash: [`crate::FlowKey`] -> [`crate::FlowHalf`].
-    FLOWS = "sl_flows";
+    /// Hash: [`crate::FlowKeyV4`] -> [`crate::FlowHalf`].
+    FLOWS_V4 = "sl_flows_v4";
+    /// Hash: [`crate::FlowKey`] (of IPv6) -> [`crate::FlowHalf`].
+    FLOWS_V6 = "sl_flows_v6";
     /// LRU hash: [`crate::FragmentKey`] -> [`crate::FragmentPorts`].
     FRAGMENTS = "sl_fragments";
     /// LRU hash: [`crate::FlowKey`] -> u32: tuples left to the kernel while another data path hands over.

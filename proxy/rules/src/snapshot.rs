@@ -86,7 +86,7 @@ pub struct Snapshot {
     pub drops: BTreeMap<DropReason, u64>,
     /// Live flows now, where the path knows.
     pub live_flows: Option<u64>,
-    /// Capacity of the flow table, where there is one.
+    /// Capacity of the flow table for each family, where there is one.
     pub max_flows: Option<u64>,
 }
 

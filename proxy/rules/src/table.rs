@@ -25,7 +25,7 @@ pub struct Settings {
     pub fragments: Fragments,
     /// The pool of translated source ports.
     pub snat_ports: SnatPorts,
-    /// Capacity of the flow table, in flows.
+    /// Capacity of the flow table, in flows of each family.
     pub max_flows: u32,
 }
 

@@ -14,6 +14,7 @@ use crate::data_path::{ApplyError, CounterError, DataPath, Kind, Stance, Unsuppo
 
 mod attach;
 pub mod device;
+mod flow_table;
 mod flows;
 mod gc;
 pub mod image;

@@ -74,7 +74,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "a total length beyond the packet's end is believed",
         "parse.rs",
         "|| h.ip_len < header
-        || h.ip_len + P::LINK as u32 > packet.len()",
+        || h.ip_len + LINK as u32 > packet.len()",
         "|| h.ip_len < header",
     ),
     fault(
@@ -95,8 +95,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "hop-limit-kept",
         "the hop limit is not decremented on IPv6",
         "carry.rs",
-        "u32::from_ne_bytes([a, b, hop_next, ttl.wrapping_sub(1)])",
-        "u32::from_ne_bytes([a, b, hop_next, ttl])",
+        "u32::from_ne_bytes([a, b, next, ttl.wrapping_sub(1)])",
+        "u32::from_ne_bytes([a, b, next, ttl])",
     ),
     fault(
         "last-hop-carried",
@@ -114,7 +114,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fault(
         "half-an-address",
-        "only the last word of an IPv6 address enters the checksum",
+        "only the last word of a quoted IPv6 address enters the checksum",
         "carry.rs",
         "    if !v6 {
         return last;
@@ -124,6 +124,76 @@ pub(super) const FAULTS: &[Fault] = &[
         return last;
     }
     last + ",
+    ),
+    fault(
+        "three-words-of-four",
+        "the first word of an IPv6 address does not enter the checksum",
+        "carry.rs",
+        "difference += checksum::replace((*ip)[2 + index], src[index]);",
+        "difference += checksum::replace((*ip)[2 + index], src[index]) * (index as u64).min(1);",
+    ),
+    fault(
+        "express-length-unchecked",
+        "on the express path a total length beyond the packet's end is believed",
+        "express.rs",
+        "if ip_len < least || ip_len + P::LINK as u32 > packet.len() {",
+        "if ip_len < least {",
+    ),
+    fault(
+        "express-padding",
+        "on the express path a segment cut short by the IP length is read on into the frame's padding",
+        "express.rs",
+        "if ip_len < least || ip_len",
+        "if ip_len < 20 || ip_len",
+    ),
+    fault(
+        "express-fragments",
+        "the express path takes a fragment for a whole packet",
+        "express.rs",
+        "version_ihl != 0x45 || fragment != 0 || ttl <= 1",
+        "version_ihl != 0x45 || ttl <= 1",
+    ),
+    fault(
+        "express-options",
+        "the express path takes IPv4 options for the transport header",
+        "express.rs",
+        "version_ihl != 0x45 || fragment",
+        "version_ihl & 0x45 != 0x45 || fragment",
+    ),
+    fault(
+        "express-last-hop",
+        "the express path lets a packet go with a hop limit of zero",
+        "express.rs",
+        "(*ip).to_ne_bytes()[0] >> 4 != 6 || ttl <= 1",
+        "(*ip).to_ne_bytes()[0] >> 4 != 6 || ttl == 0",
+    ),
+    fault(
+        "express-too-big",
+        "the express path sends a packet larger than the link",
+        "express.rs",
+        "(flow.mtu != 0 && ip_len > u32::from(flow.mtu)",
+        "(flow.mtu == 1 && ip_len > u32::from(flow.mtu)",
+    ),
+    fault(
+        "express-closes",
+        "the express path carries a FIN, and the flow never ends",
+        "express.rs",
+        "flags & (flag::FIN | flag::SYN | flag::RST) != 0",
+        "flags & (flag::SYN | flag::RST) != 0",
+    ),
+    fault(
+        "express-group-addresses",
+        "the express path takes Ethernet multicast for ours",
+        "express.rs",
+        "(*ethernet).to_ne_bytes()[0] & 1 != 0",
+        "(*ethernet).to_ne_bytes()[0] & 1 > 1",
+    ),
+    fault(
+        "never-cares",
+        "the other half is not told where packets come from, nor rebuilt",
+        "carry.rs",
+        "before == 0 || (now / CARE_EVERY)",
+        "before == u32::MAX || (now / CARE_EVERY)",
     ),
     fault(
         "dead-backend-served",

@@ -23,7 +23,7 @@ pub struct Settings {
     pub fragments: WireFragments,
     /// The pool of translated source ports.
     pub snat_ports: SnatPorts,
-    /// Capacity of the flow table.
+    /// Capacity of the flow table, in flows of each family: IPv4 and IPv6 have a table each.
     #[schemars(range(min = 1024, max = 16_777_216))]
     pub max_flows: u32,
     /// Which data path carries the traffic: `auto` (the best that works here), or a list in order of preference.

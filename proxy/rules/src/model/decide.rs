@@ -6,7 +6,7 @@ use proxy_ebpf_common::tuple_hash;
 
 use super::{
     Model, Step, Stop,
-    flows::{Entry, Place, Seen, Tuple},
+    flows::{Entry, Family, Place, Seen, Tuple},
     is_local_scope,
 };
 use crate::{
@@ -55,7 +55,8 @@ impl Model {
         let series = Series::of(&rule, rule.counts_each_port().then_some(key.dst.port()));
         step.series = Some(series.clone());
         let entry = self.admit(step, &rule, key, series)?;
-        if self.flows.len() >= self.table.settings().max_flows as usize {
+        let live = self.flows.len_of(Family::of(key.dst.ip()));
+        if live >= self.table.settings().max_flows as usize {
             return Err(Stop::Drop(DropReason::FlowTableFull));
         }
         self.counters.series.entry(entry.series.clone()).or_default().flows += 1;

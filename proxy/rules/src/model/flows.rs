@@ -108,6 +108,10 @@ impl Seen {
 }
 
 impl Entry {
+    fn family(&self) -> Family {
+        Family::of(self.original.dst.ip())
+    }
+
     /// Reset, or ended by both sides.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.state(), FlowState::Closed | FlowState::TimeWait)
@@ -148,12 +152,44 @@ pub struct Flows {
     entries: BTreeMap<u64, Entry>,
     by_tuple: HashMap<Tuple, Place>,
     next: u64,
+    /// Flows of IPv4 and of IPv6.
+    live: [usize; 2],
+}
+
+/// Each family has a table of its own, as on the eBPF path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(super) fn of(ip: IpAddr) -> Self {
+        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
 }
 
 impl Flows {
     /// How many flows.
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// How many flows of a family.
+    pub(super) fn len_of(&self, family: Family) -> usize {
+        let [v4, v6] = self.live;
+        match family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
+    }
+
+    fn live_mut(&mut self, family: Family) -> &mut usize {
+        let [v4, v6] = &mut self.live;
+        match family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
     }
 
     /// Whether there are none.
@@ -184,6 +220,7 @@ impl Flows {
         self.next += 1;
         self.by_tuple.insert(entry.original, Place { id, is_reply: false });
         self.by_tuple.insert(entry.reply, Place { id, is_reply: true });
+        *self.live_mut(entry.family()) += 1;
         self.entries.insert(id, entry);
         Place { id, is_reply: false }
     }
@@ -192,6 +229,7 @@ impl Flows {
         if let Some(entry) = self.entries.remove(&id) {
             self.by_tuple.remove(&entry.original);
             self.by_tuple.remove(&entry.reply);
+            *self.live_mut(entry.family()) -= 1;
         }
     }
 
@@ -203,15 +241,18 @@ impl Flows {
             self.remove(id);
         }
         let full = capacity as usize / 10 * 9;
-        if self.len() > full {
+        for family in [Family::V4, Family::V6] {
+            if self.len_of(family) <= full {
+                continue;
+            }
             let mut weak: Vec<(Duration, u64)> = self
                 .entries
                 .iter()
-                .filter(|(_, entry)| !entry.state().is_assured())
+                .filter(|(_, entry)| entry.family() == family && !entry.state().is_assured())
                 .map(|(id, entry)| (entry.idle(now), *id))
                 .collect();
             weak.sort_unstable_by(|a, b| b.cmp(a));
-            let surplus = self.len() - full;
+            let surplus = self.len_of(family) - full;
             for (_, id) in weak.into_iter().take(surplus) {
                 self.remove(id);
             }

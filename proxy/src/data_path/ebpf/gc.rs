@@ -1,10 +1,14 @@
 //! Ageing: the flow table is walked a stretch a second, in batches, whole flows at a time.
 
-use std::io;
+use std::{io, mem};
 
 use proxy_ebpf_common::{FlowHalf, FlowKey, clock, half};
 
-use super::{flows, maps::Maps, sys};
+use super::{
+    flow_table::{Family, Walk},
+    flows,
+    maps::Maps,
+};
 
 /// Entries looked at in one turn: a few milliseconds.
 const STRETCH: usize = 32_768;
@@ -39,62 +43,62 @@ pub(super) fn fate(
 }
 
 /// Walks through the flow table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Ager {
-    cursor: sys::Cursor,
-    keys: Vec<FlowKey>,
-    values: Vec<FlowHalf>,
-    /// Flows seen so far in this round, and in the last whole one.
-    seen: u64,
-    live: Option<u64>,
+    walk: Walk,
+    /// The two families' maps fill up apart.
+    v4: Seen,
+    v6: Seen,
     /// Flows removed since the start.
     pub(super) removed: u64,
     /// Halves rebuilt since the start.
     pub(super) rebuilt: u64,
 }
 
-impl Default for Ager {
-    fn default() -> Self {
-        Self {
-            cursor: sys::Cursor::default(),
-            keys: vec![FlowKey::default(); BATCH],
-            values: vec![FlowHalf::default(); BATCH],
-            seen: 0,
-            live: None,
-            removed: 0,
-            rebuilt: 0,
-        }
-    }
+/// Flows seen so far in this round, and in the last whole one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    now: u64,
+    live: Option<u64>,
 }
 
-/// Entries a system call.
-const BATCH: usize = 1024;
+impl Seen {
+    fn is_crowded(self, max_flows: u64) -> bool {
+        self.live.unwrap_or(0).max(self.now).saturating_mul(10) > max_flows.saturating_mul(9)
+    }
+}
 
 impl Ager {
     /// Live flows, as of the last whole round; `None` before the first.
     pub(super) fn live(&self) -> Option<u64> {
-        self.live
+        Some(self.v4.live? + self.v6.live?)
     }
 
-    /// One turn; whether it ended a round.
+    fn seen(&mut self) -> &mut Seen {
+        match self.walk.family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        }
+    }
+
+    /// One turn; whether it ended a round. `max_flows`: of each family.
     pub(super) fn turn(&mut self, maps: &Maps, now: u32, max_flows: u64) -> io::Result<bool> {
         let mut looked_at = 0;
         while looked_at < STRETCH {
-            let crowded = self.live.unwrap_or(0).max(self.seen).saturating_mul(10)
-                > max_flows.saturating_mul(9);
-            let (count, over) =
-                sys::walk(maps.flows.fd(), &mut self.cursor, &mut self.keys, &mut self.values)?;
-            looked_at += count;
-            for index in 0..count {
-                if let (Some(key), Some(value)) = (self.keys.get(index), self.values.get(index)) {
-                    let (key, value) = (*key, *value);
-                    self.entry(maps, &key, &value, now, crowded)?;
-                }
+            let crowded = self.seen().is_crowded(max_flows);
+            let over = maps.flows.step(&mut self.walk)?;
+            looked_at += self.walk.found.len();
+            let found = mem::take(&mut self.walk.found);
+            for (key, value) in &found {
+                self.entry(maps, key, value, now, crowded)?;
             }
+            self.walk.found = found;
             if over {
-                self.live = Some(self.seen);
-                self.seen = 0;
-                return Ok(true);
+                let seen = self.seen();
+                *seen = Seen { now: 0, live: Some(seen.now) };
+                if self.walk.turn_to_other() == Family::V4 {
+                    return Ok(true);
+                }
             }
         }
         Ok(false)
@@ -109,7 +113,7 @@ impl Ager {
         crowded: bool,
     ) -> io::Result<()> {
         let is_original = value.flags & half::REPLY == 0;
-        self.seen += u64::from(is_original);
+        self.seen().now += u64::from(is_original);
         if now.saturating_sub(value.last_seen) < SHORTEST && !crowded {
             return Ok(());
         }
@@ -121,9 +125,10 @@ impl Ager {
                 maps.flows.remove(&pair_key)?;
                 maps.flows.remove(key)?;
                 self.removed += 1;
-                self.seen = self.seen.saturating_sub(1);
+                let seen = self.seen();
+                seen.now = seen.now.saturating_sub(1);
                 // A crowded table gives up what is too much, not all that may be given up.
-                self.live = self.live.map(|live| live.saturating_sub(1));
+                seen.live = seen.live.map(|live| live.saturating_sub(1));
             } else if pair.is_none() {
                 self.rebuild(maps, key, value)?;
             }

@@ -34,7 +34,8 @@ const PINNED: &[&str] = &[
     name::PROTECTED,
     name::LOCAL,
     name::RESERVED,
-    name::FLOWS,
+    name::FLOWS_V4,
+    name::FLOWS_V6,
     name::FRAGMENTS,
     name::COUNTERS,
     name::DROPS,
@@ -44,6 +45,7 @@ const PINNED: &[&str] = &[
 /// How many elements each map must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
+    /// Of each family.
     pub(super) flows: u32,
     pub(super) addresses: u32,
     pub(super) routes: u32,
@@ -100,9 +102,10 @@ impl Capacity {
         }
     }
 
-    fn list(self) -> [(&'static str, u32); 10] {
+    fn list(self) -> [(&'static str, u32); 11] {
         [
-            (name::FLOWS, self.flows),
+            (name::FLOWS_V4, self.flows),
+            (name::FLOWS_V6, self.flows),
             (name::ADDRESSES, self.addresses),
             (name::ROUTES, self.routes),
             (name::PORTS, self.ports),

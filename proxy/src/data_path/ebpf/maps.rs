@@ -12,11 +12,11 @@ use aya::{
     maps::{Map, MapData},
 };
 use proxy_ebpf_common::{
-    Address, AddressKey, AddressPrefix, Counter, FlowHalf, FlowKey, Globals, Link, PortKey,
-    PortPrefix, RuleEntry, SourcePrefix, Target, name,
+    Address, AddressKey, AddressPrefix, Counter, Globals, Link, PortKey, PortPrefix, RuleEntry,
+    SourcePrefix, Target, name,
 };
 
-use super::sys;
+use super::{flow_table::FlowTable, sys};
 
 /// A longest-prefix key as the kernel lays it out.
 #[repr(C, packed)]
@@ -39,7 +39,7 @@ pub struct Table<K, V> {
 }
 
 impl<K: Pod, V: Pod> Table<K, V> {
-    fn take(object: &mut Ebpf, name: &'static str) -> io::Result<Self> {
+    pub(super) fn take(object: &mut Ebpf, name: &'static str) -> io::Result<Self> {
         let missing = || io::Error::other(format!("the object has no map {name}"));
         let map = object.take_map(name).ok_or_else(missing)?;
         let (Map::Array(data)
@@ -63,7 +63,7 @@ impl<K: Pod, V: Pod> Table<K, V> {
         self.data.fd().as_fd()
     }
 
-    fn pin(&self, pins: &Path, name: &str) -> io::Result<()> {
+    pub(super) fn pin(&self, pins: &Path, name: &str) -> io::Result<()> {
         self.data.pin(pins.join(name)).map_err(io::Error::other)
     }
 
@@ -148,7 +148,7 @@ pub struct Maps {
     pub protected: Table<Lpm<AddressPrefix>, u32>,
     pub local: Table<Address, u32>,
     pub reserved: Table<u32, u64>,
-    pub flows: Table<FlowKey, FlowHalf>,
+    pub flows: FlowTable,
     pub counters: Table<u32, Counter>,
     pub drops: Table<u32, u64>,
     pub series: Table<u64, u32>,
@@ -169,7 +169,7 @@ impl Maps {
             protected: Table::take(object, name::PROTECTED)?,
             local: Table::take(object, name::LOCAL)?,
             reserved: Table::take(object, name::RESERVED)?,
-            flows: Table::take(object, name::FLOWS)?,
+            flows: FlowTable::take(object)?,
             counters: Table::take(object, name::COUNTERS)?,
             drops: Table::take(object, name::DROPS)?,
             series: Table::take(object, name::SERIES)?,
@@ -192,7 +192,7 @@ impl Maps {
         self.protected.pin(pins, name::PROTECTED)?;
         self.local.pin(pins, name::LOCAL)?;
         self.reserved.pin(pins, name::RESERVED)?;
-        self.flows.pin(pins, name::FLOWS)?;
+        self.flows.pin(pins)?;
         self.counters.pin(pins, name::COUNTERS)?;
         self.drops.pin(pins, name::DROPS)?;
         self.series.pin(pins, name::SERIES)
