@@ -65,13 +65,14 @@ pub fn measure() -> Result<f64> {
     Ok(megabytes)
 }
 
+/// The source is kept, as on every rung: one address has no 65 536 ports to masquerade so many flows.
 fn rules_file(lane: &Lane) -> Result<String> {
     let protocol = Protocol::Udp;
     let mut text = format!(
         "apiVersion: sluice.dev/v1\n\
          kind: ProxyRules\n\
          settings:\n  dataPath: [ebpf]\n  interfaces: {{ tailnet: [tn0], cluster: [cl0] }}\n\
-         ingress:\n  - name: web\n    frontends: [{}]\n    backends: [{{ address: {} }}]\n    ports:\n",
+         ingress:\n  - name: web\n    snat: keep\n    frontends: [{}]\n    backends: [{{ address: {} }}]\n    ports:\n",
         lane.frontend(),
         lane.backend()
     );

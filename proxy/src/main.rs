@@ -13,6 +13,7 @@ use proxy::{
     args::{Args, Command},
     client::Client,
     explain::{self, Answer},
+    memory,
     status::Status,
     telemetry,
 };
@@ -47,6 +48,7 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(args) => {
             let level = telemetry::start(args.log_format, &args.log_level)?;
+            memory::keep_little();
             let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
             let outcome = runtime.block_on(proxy::run::run(args, level));
             // The HTTP interface's connections must not hold up the end.

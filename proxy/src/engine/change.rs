@@ -8,10 +8,13 @@ use std::{
 use proxy_rules::{RuleTable, Snapshot};
 
 use super::{Applied, Draining, Worker};
-use crate::data_path::{
-    ApplyError, DataPath, Kind,
-    select::{self, Refusal},
-    switch,
+use crate::{
+    data_path::{
+        ApplyError, DataPath, Kind,
+        select::{self, Refusal},
+        switch,
+    },
+    memory,
 };
 
 /// How long a path may keep flows after a switch.
@@ -23,15 +26,6 @@ enum Outcome {
     Refused(ApplyError),
     /// A switch to it failed and the old path is in force.
     Failed(switch::SwitchError),
-}
-
-/// Returns what building a table has taken: the allocator would keep it until the next one.
-fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: gives free memory to the kernel and changes nothing that is in use.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 impl Worker {
@@ -64,7 +58,7 @@ impl Worker {
             }
         }
         self.retry_at = Instant::now() + self.retry_after;
-        give_memory_back();
+        memory::give_back();
         self.conclude(in_force, wanted, refusals, config.table);
         match &self.state.error {
             None => Ok(started.elapsed()),
