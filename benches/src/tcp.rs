@@ -1,6 +1,7 @@
 //! TCP through the lanes with sockets of our own: one stream, request-response, connect-request-response.
 
 use std::{
+    collections::VecDeque,
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     thread,
@@ -47,6 +48,9 @@ const ECHO: u8 = b'R';
 const ONCE: u8 = b'C';
 /// What a client waits for an answer before the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that are open at once where connections are counted: of one at a time, most would be the two threads' waiting
+/// for each other.
+const IN_FLIGHT: usize = 16;
 const CLIENT_PORTS: std::ops::Range<u16> = 1024..61_000;
 
 /// What is exercised.
@@ -241,12 +245,22 @@ impl Client {
     }
 
     fn crr(&mut self, time: Duration) -> Result<Vec<f64>> {
-        transactions(time, || {
-            let mut connection = self.connect()?;
-            connection.write_all(&[ONCE])?;
-            connection.read_exact(&mut [0])?;
-            Ok(())
-        })
+        let mut times = Vec::new();
+        let mut open = Vec::with_capacity(IN_FLIGHT);
+        let start = Instant::now();
+        while start.elapsed() < time {
+            for _ in 0..IN_FLIGHT {
+                let began = Instant::now();
+                let mut connection = self.connect()?;
+                connection.write_all(&[ONCE])?;
+                open.push((began, connection));
+            }
+            for (began, mut connection) in open.drain(..) {
+                connection.read_exact(&mut [0])?;
+                times.push(began.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        Ok(rate_and_times(&times, start.elapsed()))
     }
 }
 
@@ -261,9 +275,13 @@ fn transactions(time: Duration, mut one: impl FnMut() -> Result<()>) -> Result<V
         times.push((now - last).as_secs_f64() * 1e6);
         last = now;
     }
-    let mut values = vec![times.len() as f64 / (last - start).as_secs_f64()];
-    values.extend([0.5, 0.99, 0.999].into_iter().filter_map(|q| stats::quantile(&times, q)));
-    Ok(values)
+    Ok(rate_and_times(&times, last - start))
+}
+
+fn rate_and_times(times: &[f64], took: Duration) -> Vec<f64> {
+    let mut values = vec![times.len() as f64 / took.as_secs_f64()];
+    values.extend([0.5, 0.99, 0.999].into_iter().filter_map(|q| stats::quantile(times, q)));
+    values
 }
 
 fn listen() -> Result<TcpListener> {
@@ -280,6 +298,7 @@ fn serve(listener: &TcpListener, kind: Kind) {
         eprintln!("the server does not start: {error:#}");
         return;
     }
+    let mut answered = VecDeque::new();
     while let Ok((mut connection, _)) = listener.accept() {
         let mut kind = [0];
         // A client that has gone away is its own measurement's error.
@@ -289,8 +308,13 @@ fn serve(listener: &TcpListener, kind: Kind) {
         match kind {
             [ONCE] => {
                 connection.write_all(&kind).ok();
-                // Until the client has closed: the flow then ends in order.
-                connection.read_exact(&mut kind).ok();
+                answered.push_back(connection);
+                // Not before the client has closed: the flow then ends in order. The oldest is of a batch that is over.
+                if answered.len() > IN_FLIGHT
+                    && let Some(mut oldest) = answered.pop_front()
+                {
+                    oldest.read_exact(&mut kind).ok();
+                }
             }
             [ECHO] => {
                 connection.set_nodelay(true).ok();

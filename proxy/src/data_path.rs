@@ -178,6 +178,11 @@ pub trait DataPath: Send {
         Vec::new()
     }
 
+    /// The kernel has told of devices, routes or neighbours: what depends on them is looked at now.
+    fn look(&mut self) -> Result<(), ApplyError> {
+        Ok(())
+    }
+
     /// Regular work: ageing, neighbours, idle sessions. Called about once a second.
     fn maintain(&mut self) -> Result<(), ApplyError> {
         Ok(())

@@ -19,6 +19,8 @@ use crate::data_path::{
 };
 
 mod change;
+mod listen;
+
 /// How often paths do their regular work.
 const TICK: Duration = Duration::from_secs(1);
 /// How long until a better path is tried again, at first and at most.
@@ -55,6 +57,8 @@ enum Command {
     Counters(oneshot::Sender<Result<Snapshot, CounterError>>),
     /// Use this path only; `None` = those of the configuration.
     Force(Option<Kind>, oneshot::Sender<Applied>),
+    /// The kernel has told of a change around the path.
+    Look,
     /// Remove everything and end.
     End(oneshot::Sender<Result<(), String>>),
 }
@@ -72,6 +76,8 @@ pub struct Ended;
 pub struct Engine {
     commands: mpsc::Sender<Command>,
     state: watch::Receiver<Arc<State>>,
+    /// Gone when the last handle is.
+    _alive: Arc<()>,
 }
 
 impl Engine {
@@ -80,8 +86,10 @@ impl Engine {
         let (commands, receiver) = mpsc::channel();
         let (sender, state) = watch::channel(Arc::default());
         let worker = Worker::new(factory, sender);
+        let alive = Arc::default();
+        listen::start(commands.clone(), &alive);
         thread::Builder::new().name("data-path".into()).spawn(move || worker.run(&receiver))?;
-        Ok(Self { commands, state })
+        Ok(Self { commands, state, _alive: alive })
     }
 
     /// What is in force.
@@ -174,6 +182,7 @@ impl Worker {
                 Ok(Command::Counters(reply)) => {
                     let _ = reply.send(self.counters());
                 }
+                Ok(Command::Look) => self.look(),
                 Ok(Command::Force(kind, reply)) => {
                     let before = std::mem::replace(&mut self.forced, kind);
                     let applied = self.put_in_force();
@@ -219,6 +228,16 @@ impl Worker {
             sum.live_flows = sum.live_flows.map(|live| live + draining);
         }
         Ok(sum)
+    }
+
+    /// An error is told by the regular work, which meets it again.
+    fn look(&mut self) {
+        let old = self.draining.iter_mut().map(|old| &mut old.path);
+        for path in self.current.iter_mut().chain(old) {
+            if let Err(error) = path.look() {
+                tracing::debug!(data_path = %path.kind(), %error, "looking at what changed");
+            }
+        }
     }
 
     fn tick(&mut self) {

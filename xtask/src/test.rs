@@ -83,6 +83,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for skipped in &tally.skips {
         println!("skipped: {skipped}");
     }
+    for note in &tally.notes {
+        println!("note: {note}");
+    }
     println!("took {}", step::seconds(start.elapsed()));
     println!("{tally}");
     check::verdict(&checks)?;

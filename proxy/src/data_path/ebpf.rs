@@ -398,6 +398,13 @@ impl DataPath for EbpfPath {
         self.notes.iter().cloned().chain(refused).collect()
     }
 
+    fn look(&mut self) -> Result<(), ApplyError> {
+        let Some(mut running) = self.running.take() else { return Ok(()) };
+        let result = self.keep_surroundings(&mut running);
+        self.running = Some(running);
+        result
+    }
+
     fn maintain(&mut self) -> Result<(), ApplyError> {
         let Some(mut running) = self.running.take() else { return Ok(()) };
         let result = self.keep_up(&mut running);

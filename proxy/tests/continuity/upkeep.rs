@@ -1,6 +1,8 @@
 //! What changes around a running agent: devices, settings, an operator's hand.
 
-use proxy_testbed::{DEADLINE, poll_until};
+use std::time::{Duration, Instant};
+
+use proxy_testbed::{DEADLINE, Topology, poll_until, traffic::tcp::Client};
 
 use crate::support::*;
 
@@ -54,5 +56,27 @@ fn a_missing_device_makes_unready_and_its_return_ready() {
         world.topology.proxy.ip(["link set away name eth0", "link set eth0 up"]).unwrap();
         poll_until(DEADLINE, "ready again", || is_ready(&proxy))
             .unwrap_or_else(|error| panic!("{path}: {error}\n{}", proxy.log()));
+    }
+}
+
+#[test]
+fn a_backend_with_a_new_ethernet_address_is_reached_at_once() {
+    let world = world_or_skip!();
+    let Topology { proxy: inside, cluster, tailnet, .. } = &world.topology;
+    // It announces itself, and is believed even if it does so twice within a second.
+    cluster.run("sysctl", &["-qw", "net.ipv4.conf.eth0.arp_notify=1"]).unwrap();
+    cluster.run("sysctl", &["-qw", "net.ipv6.conf.eth0.ndisc_notify=1"]).unwrap();
+    inside.run("sysctl", &["-qw", "net.ipv4.neigh.eth0.locktime=0"]).unwrap();
+    let proxy = world.start(None, &config("ebpf", 1));
+    let mut clients =
+        [0, 1].map(|family| Client::connect(tailnet, front(family, FRONT.0)).unwrap());
+    for turn in 0..4 {
+        cluster.ip([format!("link set eth0 address 02:00:00:00:07:0{turn}").as_str()]).unwrap();
+        for client in &mut clients {
+            let start = Instant::now();
+            client.echo(1000).unwrap();
+            // A packet may be lost to the old address; it is sent again after 0.2 s.
+            assert!(start.elapsed() < Duration::from_millis(500), "turn {turn}\n{}", proxy.log());
+        }
     }
 }

@@ -12,6 +12,8 @@ pub(crate) struct Tally {
     pub(crate) skipped: usize,
     pub(crate) failures: Vec<String>,
     pub(crate) skips: Vec<String>,
+    /// What happened beside the tests and must not be overlooked.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Tally {
@@ -67,6 +69,7 @@ impl Tally {
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
         self.skips.extend(other.skips);
+        self.notes.extend(other.notes);
     }
 }
 

@@ -21,7 +21,8 @@ mod notices;
 
 use netlink::Requests;
 pub(crate) use netlink::messages;
-use notices::{Neighbour, Notice, Notices};
+pub(crate) use notices::Notices;
+use notices::{Neighbour, Notice};
 
 /// Ticks that a cached Ethernet header may be used.
 const FRESH_FOR: u32 = 8;

@@ -12,6 +12,12 @@ impl EbpfPath {
             .ager
             .turn(&running.object.maps, now, max_flows)
             .map_err(|error| ApplyError::step("ageing flows", error))?;
+        self.keep_surroundings(running)
+    }
+
+    /// Devices and neighbours.
+    pub(super) fn keep_surroundings(&mut self, running: &mut Running) -> Result<(), ApplyError> {
+        let now = kernel::now();
         let told = running.neighbours.catch_up();
         running.changed |= told.map_err(|error| ApplyError::step("reading notices", error))?;
         if running.changed.devices {

@@ -1,6 +1,6 @@
 //! What the kernel tells of its own accord: neighbours, routes, addresses, devices.
 
-use std::{io, net::IpAddr};
+use std::{io, net::IpAddr, time::Duration};
 
 use netlink_packet_core::{NetlinkBuffer, NetlinkPayload};
 use netlink_packet_route::{
@@ -8,6 +8,7 @@ use netlink_packet_route::{
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use socket2::SockRef;
 
 use super::netlink;
 
@@ -50,7 +51,7 @@ pub(super) enum Notice {
 
 /// A socket that hears notices.
 #[derive(Debug)]
-pub(super) struct Notices {
+pub(crate) struct Notices {
     socket: Socket,
     buffer: Vec<u8>,
 }
@@ -66,6 +67,32 @@ impl Notices {
         }
         socket.set_non_blocking(true)?;
         Ok(Self { socket, buffer: Vec::with_capacity(1 << 16) })
+    }
+
+    /// A socket that is waited on, for so long at a time.
+    pub(crate) fn open_waiting(patience: Duration) -> io::Result<Self> {
+        let opened = Self::open()?;
+        opened.socket.set_non_blocking(false)?;
+        SockRef::from(&opened.socket).set_read_timeout(Some(patience))?;
+        Ok(opened)
+    }
+
+    /// Waits until something has happened and forgets what; `false` if nothing has.
+    pub(crate) fn wait(&mut self) -> io::Result<bool> {
+        let mut flags = 0;
+        loop {
+            self.buffer.clear();
+            let heard = flags != 0;
+            match self.socket.recv(&mut self.buffer, flags) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(heard),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(error) => return Err(error),
+            }
+            // The rest of the burst.
+            flags = libc::MSG_DONTWAIT;
+        }
     }
 
     /// Everything that has happened since the last call.
