@@ -68,7 +68,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Explain { protocol, src, dst, from, config, peer, json } => {
             let question = explain::Question::of(&protocol, &src, &dst, from);
             let answer = if let Some(file) = config {
-                let Ok(config) = validate::validate(&read(&file)?) else {
+                let Ok(config) = validate::validate_bytes(&read(&file)?) else {
                     return check(&file, false);
                 };
                 explain::explain(&config.table, &question, None)?
@@ -115,17 +115,17 @@ fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("starting the runtime")
 }
 
-fn read(file: &Path) -> Result<String> {
+fn read(file: &Path) -> Result<Vec<u8>> {
     if file == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("reading standard input")?;
-        return Ok(text);
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).context("reading standard input")?;
+        return Ok(bytes);
     }
-    std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
+    std::fs::read(file).with_context(|| format!("reading {}", file.display()))
 }
 
 fn check(file: &Path, json: bool) -> Result<ExitCode> {
-    let outcome = validate::validate(&read(file)?);
+    let outcome = validate::validate_bytes(&read(file)?);
     let mut out = std::io::BufWriter::new(std::io::stdout());
     match (&outcome, json) {
         (Ok(config), false) => {

@@ -44,6 +44,20 @@ fn check_names_every_error_at_once_and_exits_with_3() {
 }
 
 #[test]
+fn what_is_not_text_is_an_invalid_file_also_for_machines() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("rules.yaml");
+    std::fs::write(&file, [HEAD.as_bytes(), b"ingress:\xff"].concat()).unwrap();
+    let output = proxy(&["check", "--json", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3));
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["valid"], false);
+    let problem = said["errors"][0]["problem"].as_str().unwrap();
+    let byte = HEAD.len() + "ingress:".len() + 1;
+    assert!(problem.contains(&format!("byte {byte}")), "{problem}");
+}
+
+#[test]
 fn check_names_ten_thousand_and_one_errors() {
     let mut text = format!("{HEAD}ingress:\n");
     for number in 0..10_001 {

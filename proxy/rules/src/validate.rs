@@ -41,6 +41,22 @@ pub fn validate(text: &str) -> Result<Config, Errors> {
     }
 }
 
+/// As [`validate`], of a file's bytes.
+///
+/// # Errors
+/// Everything that is wrong with them; first of all that they are no text.
+pub fn validate_bytes(bytes: &[u8]) -> Result<Config, Errors> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => validate(text),
+        Err(error) => {
+            let mut report = error::Report::default();
+            let place = format!("not UTF-8 from byte {} on", error.valid_up_to() + 1);
+            report.add("", place, "save the file as UTF-8");
+            Err(report.finish())
+        }
+    }
+}
+
 /// Reads a rules file without compiling it.
 ///
 /// # Errors
