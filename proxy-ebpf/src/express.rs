@@ -62,7 +62,6 @@ mod word {
     pub(super) const V4_DST: usize = 4;
     pub(super) const V6_LEN_TTL: usize = 1;
     pub(super) const V6_SRC: usize = 2;
-    pub(super) const V6_DST: usize = 6;
     /// From the transport header: data offset and flags.
     pub(super) const TCP_FLAGS: usize = 3;
 }

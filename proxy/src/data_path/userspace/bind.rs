@@ -3,6 +3,8 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    thread,
+    time::Duration,
 };
 
 use socket2::{Domain, Socket, Type};
@@ -23,8 +25,27 @@ pub(super) struct Bound {
     pub(super) foreign: bool,
 }
 
-/// Binds a socket. An address that is not on this host is bound by `IP_FREEBIND`, which needs no capability.
+/// How often, and how long apart, an address that is in use is tried again.
+const AGAIN: (u32, Duration) = (10, Duration::from_millis(10));
+
+/// Binds a socket. An address that is in use is tried again for a tenth of a second: a program that this process is just
+/// starting holds what was open here until it runs, a frontend's old socket among it.
+#[expect(clippy::disallowed_methods, reason = "an address that becomes free announces nothing")]
 pub(super) fn bind(listen: Listen) -> io::Result<Bound> {
+    let (mut left, pause) = AGAIN;
+    loop {
+        match bind_once(listen) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && left > 0 => {
+                left -= 1;
+                thread::sleep(pause);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// An address that is not on this host is bound by `IP_FREEBIND`, which needs no capability.
+fn bind_once(listen: Listen) -> io::Result<Bound> {
     let Listen { transport, address } = listen;
     let kind = match transport {
         Transport::Tcp => Type::STREAM,

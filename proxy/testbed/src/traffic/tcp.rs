@@ -124,8 +124,15 @@ impl Client {
         let mut writer = self.stream.try_clone()?;
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| writer.write_all(&sent));
-            self.stream.read_exact(&mut back)?;
-            writing.join().map_err(|_| io::Error::other("the writer died"))?
+            let read = self.stream.read_exact(&mut back);
+            let written = writing.join().map_err(|_| io::Error::other("the writer died"))?;
+            match (read, written) {
+                // A reset is told once, to whichever of the two comes first; the other sees an end or a broken pipe.
+                (_, Err(written)) if written.kind() == io::ErrorKind::ConnectionReset => {
+                    Err(written)
+                }
+                (read, written) => read.and(written),
+            }
         })?;
         if back == sent {
             Ok(())
