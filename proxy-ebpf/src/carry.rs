@@ -73,21 +73,19 @@ pub(crate) struct Way<'a> {
     pub(crate) fresh: bool,
 }
 
-/// Where the packet leaves: the backend's next hop, kept by the agent, before the flow's own.
+/// Where the packet leaves: the backend's next hop, kept by the agent, before `own`, the flow's. Does not borrow the whole
+/// flow, whose other fields are written while the way is in use.
 #[inline(always)]
-pub(crate) fn way<'a>(flow: &'a FlowHalf, backend: &'a Target, now: u32) -> Way<'a> {
+pub(crate) fn way<'a>(own: &'a Hop, flags: u8, backend: &'a Target, now: u32) -> Way<'a> {
     let target = &backend.hop;
-    if flow.flags & half::REPLY != 0 || target.ifindex == 0 {
-        return Way {
-            hop: &flow.hop,
-            ifindex: flow.hop.ifindex,
-            fresh: flow.hop.fresh_until > now,
-        };
+    let fresh = own.fresh_until > now;
+    if flags & half::REPLY != 0 || target.ifindex == 0 {
+        return Way { hop: own, ifindex: own.ifindex, fresh };
     }
     if target.fresh_until > now {
         return Way { hop: target, ifindex: target.ifindex, fresh: true };
     }
-    Way { hop: &flow.hop, ifindex: target.ifindex, fresh: flow.hop.fresh_until > now }
+    Way { hop: own, ifindex: target.ifindex, fresh }
 }
 
 /// Checks what forbids carrying the packet.

@@ -141,16 +141,18 @@ fn try_known<P: Packet, const V6: bool, const PROTOCOL: u8>(
         return None;
     }
     let now = create::now();
-    let before = flow.last_seen;
-    if before != now {
-        flow.last_seen = now;
-    }
-    let way = carry::way(flow, backend, now);
+    let way = carry::way(&flow.hop, flow.flags, backend, now);
     if !way.fresh
         || (way.hop.fresh_until == Hop::NO_HEADER && !P::LEAVES_BARE)
         || (flow.mtu != 0 && ip_len > u32::from(flow.mtu) && !packet.is_gso())
     {
         return None;
+    }
+    // Not before this packet is sure to be carried here: the engine looks after flows that it sees for the first time in a
+    // tick, and only so does a stale hop become fresh again.
+    let before = flow.last_seen;
+    if before != now {
+        flow.last_seen = now;
     }
     if carry::wants_care(before, now) {
         // SAFETY: as above.

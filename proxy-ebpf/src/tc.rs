@@ -254,7 +254,7 @@ fn send<const LINK: usize>(
     backend: &Target,
     now: u32,
 ) -> Outcome {
-    let way = carry::way(flow, backend, now);
+    let way = carry::way(&flow.hop, flow.flags, backend, now);
     if way.ifindex == 0 {
         return done(Verdict::drop(DropReason::NoLink));
     }

@@ -1,12 +1,17 @@
 //! Flows: source ports, a full table, the choice of backends, counters, and the express path over XDP.
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use proxy_rules::{
     Action, Affinity, Backends, DropReason, PortRange, Protocol, RuleTable, Settings, Side, Snat,
     SnatPorts,
     packet::{Build, flag, parse},
 };
+use proxy_testbed::poll_until;
 
 use crate::support::*;
 
@@ -186,4 +191,35 @@ fn xdp_carries_known_flows_once_the_next_hop_is_known_and_nothing_else() {
         let counted = count(&shadow, "web");
         assert_eq!((counted.original_packets, counted.reply_packets), (2, 1));
     }
+}
+
+#[test]
+fn a_flow_silent_for_so_long_that_both_hops_are_stale_comes_back_to_the_express_path() {
+    kernel_or_skip!();
+    let mut shadow = world(service(Snat::Masquerade));
+    let ask = frame(&Build::udp(V4.client(4000), V4.frontend(80)).bytes());
+    let tell = frame(&Build::udp(V4.backend(8080), V4.masquerade(4000)).bytes());
+    // As on a device: what XDP lets pass goes to TC.
+    let mut carry = |side, frame: &[u8]| {
+        let express = shadow.run_xdp(side, frame).unwrap().action == XDP_REDIRECT;
+        if !express {
+            assert_eq!(shadow.run(side, frame).unwrap().action, REDIRECT);
+        }
+        express
+    };
+    carry(Side::Tailnet, &ask);
+    assert!(carry(Side::Cluster, &tell));
+    assert!(carry(Side::Tailnet, &ask));
+    // Longer than a learned hop is trusted: ten ticks of 1.07 s. Any packet meanwhile would keep it fresh.
+    let (silent, since) = (Duration::from_secs(12), Instant::now());
+    poll_until(silent * 2, "the hops are stale", || since.elapsed() >= silent).unwrap();
+    assert!(!carry(Side::Tailnet, &ask));
+    assert!(!carry(Side::Cluster, &tell));
+    // Each direction looks after the other every four ticks.
+    poll_until(Duration::from_secs(10), "XDP carries both directions", || {
+        let there = carry(Side::Tailnet, &ask);
+        let back = carry(Side::Cluster, &tell);
+        there && back
+    })
+    .unwrap();
 }

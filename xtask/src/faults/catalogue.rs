@@ -279,4 +279,11 @@ pub(super) const FAULTS: &[Fault] = &[
         "if entry.source_group == 0 { entry }",
         "if entry.source_group != u32::MAX { entry }",
     ),
+    fault(
+        "express-notes-what-it-leaves",
+        "flows whose packets the express path leaves to the engine are not looked after",
+        "express.rs",
+        "        return None;\n    }\n    // Not before this packet",
+        "        flow.last_seen = now;\n        return None;\n    }\n    // Not before this packet",
+    ),
 ];
