@@ -14,6 +14,7 @@ pub mod memory;
 pub mod metrics;
 pub mod only;
 pub mod parsers;
+pub mod pod;
 pub mod run;
 pub mod shared;
 pub mod status;
