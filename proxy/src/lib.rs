@@ -10,6 +10,7 @@ pub mod conntrack;
 pub mod data_path;
 pub mod engine;
 pub mod explain;
+pub mod localapi;
 pub mod memory;
 pub mod metrics;
 pub mod only;
