@@ -14,14 +14,19 @@ use proxy_rules::{
     validate,
 };
 
+mod localapi;
+
+pub use localapi::localapi;
+
 /// A reader of foreign bytes.
 pub type Target = fn(&[u8]);
 
 /// All of them, by the name of their corpus.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("config", config),
     ("conntrack", conntrack),
     ("explain", explain),
+    ("localapi", localapi),
     ("nft", nft),
     ("packet", packet),
     ("route", route),

@@ -179,3 +179,59 @@ fn a_reload_that_failed_says_nothing_and_means_it() {
     assert_eq!(warning(br#"{"Warning":"no"}"#).unwrap(), "no");
     assert_eq!(warning(br#"{"Warning":null}"#).unwrap(), "");
 }
+
+/// What tailscaled 1.102.5 said in the test tailnet, of which the fuzzer makes its mutants.
+macro_rules! recorded {
+    ($name:literal) => {
+        include_bytes!(concat!("../../../../fuzz/corpus/localapi/", $name))
+    };
+}
+
+#[test]
+fn the_bus_of_a_real_tailscaled_is_read() {
+    let first = notify(recorded!("bus-first")).unwrap();
+    assert!(first.session_id.is_some() && first.prefs.is_some());
+    assert_eq!(first.state, Some(State::NeedsLogin));
+    assert_eq!(first.initial_status.unwrap().state(), Some(State::NeedsLogin));
+    assert!(first.health.unwrap().warnings.contains_key("wantrunning-false"));
+    let node = notify(recorded!("bus-self")).unwrap().self_change.unwrap();
+    assert_eq!(
+        (node.name.as_str(), &*node.tags),
+        ("ts.tailnet.ts.net.", &["tag:a".to_owned()][..])
+    );
+    assert_eq!((node.host_name.as_str(), node.ips().count()), ("ts", 2));
+    let peer = notify(recorded!("bus-peer")).unwrap().peers_changed.remove(0);
+    let service = "100.100.9.9/32".parse().unwrap();
+    assert!(peer.allowed_ips.contains(&service) && peer.primary_routes.contains(&service));
+    assert!(!peer.addresses.contains(&service) && peer.online == Some(true));
+    assert_eq!(notify(recorded!("bus-removed")).unwrap().peers_removed, [NodeId(2)]);
+    assert!(notify(recorded!("bus-finished")).unwrap().login_finished);
+    let health = notify(recorded!("bus-health")).unwrap().health.unwrap();
+    assert!(health.warnings["tls-cert-pending"].text.contains("ts.tailnet.ts.net"));
+}
+
+#[test]
+fn the_answers_of_a_real_tailscaled_are_read() {
+    let status = status(recorded!("status")).unwrap();
+    assert_eq!((status.state(), status.tun), (Some(State::Running), false));
+    assert_eq!(status.magic_dns_suffix, "tailnet.ts.net");
+    assert_eq!(status.extra_records[0].address(), Some("100.100.9.9".parse().unwrap()));
+    let (key, peer) = status.peers.first_key_value().unwrap();
+    assert_eq!((key, peer.dns_name.as_str()), (&peer.public_key, "ts2.tailnet.ts.net."));
+    assert_eq!((peer.id, peer.tailscale_ips.len(), peer.allowed_ips.len()), (NodeId(2), 2, 5));
+    assert_eq!(peer.last_seen, None);
+    assert_eq!(
+        super::status(recorded!("status-fresh")).unwrap().tailscale_ips,
+        Vec::<IpAddr>::new()
+    );
+    let prefs = prefs(recorded!("prefs-fresh")).unwrap();
+    assert_eq!((prefs.logged_out, prefs.netfilter_mode), (true, NetfilterMode::On));
+    let dns = dns_config(recorded!("dns-config")).unwrap();
+    assert_eq!((dns.cert_domains, dns.extra_records.len()), (status.cert_domains, 3));
+    let whois = whois(recorded!("whois")).unwrap();
+    assert_eq!((whois.node.id, whois.user_profile.id), (NodeId(2), whois.node.user));
+    let config = serve_config(recorded!("serve-config")).unwrap();
+    assert_eq!(config.tcp[&5432].proxy_protocol, 2);
+    assert_eq!(config.services["svc:db"].web["db.tailnet.ts.net:80"].handlers["/"].text, "hi");
+    assert!(cert_pair(recorded!("cert")).is_ok());
+}
