@@ -15,6 +15,7 @@ mod kernel;
 mod setup;
 mod step;
 mod test;
+mod testbed;
 mod workspace;
 
 /// Sets up, builds, checks, tests, demonstrates and measures Sluice.
@@ -25,6 +26,7 @@ enum Task {
     BuildEbpf(build_ebpf::Args),
     Check(check::Args),
     Test(test::Args),
+    Testbed(testbed::Args),
     Demo(demo::Args),
     Bench(bench::Args),
     Generate(generate::Args),
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Task::BuildEbpf(args) => build_ebpf::run(&args),
         Task::Check(args) => check::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Testbed(args) => testbed::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Generate(args) => generate::run(&args),

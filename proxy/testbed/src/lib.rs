@@ -10,15 +10,20 @@
 pub mod capture;
 pub mod classifier;
 pub mod counter;
+pub mod daemon;
+pub mod http;
 pub mod namespace;
 pub mod offload;
 pub mod process;
+pub mod tailnet;
 pub mod topology;
 pub mod traffic;
 pub mod tun;
 pub mod wait;
 
+pub use daemon::Daemon;
 pub use namespace::Namespace;
 pub use process::ProxyProcess;
+pub use tailnet::Tailnet;
 pub use topology::Topology;
 pub use wait::{DEADLINE, poll_until};

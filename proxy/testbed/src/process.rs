@@ -2,7 +2,6 @@
 
 use std::{
     fs::Permissions,
-    io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -10,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{DEADLINE, Namespace, poll_until};
+use crate::{DEADLINE, Namespace, http, poll_until};
 
 /// Where the proxy's HTTP interface listens unless the configuration says otherwise.
 const ADMIN: ([u8; 4], u16) = ([127, 0, 0, 1], 9002);
@@ -96,23 +95,12 @@ impl<'a> ProxyProcess<'a> {
 
     /// A request to its HTTP interface; anything but a 2xx answer is an error.
     pub fn request(&self, method: &str, path: &str, body: &str) -> Result<String> {
-        let mut stream = self
+        let stream = self
             .namespace
             .enter(|| TcpStream::connect_timeout(&SocketAddr::from(ADMIN), DEADLINE))?;
         // Switching paths under load may take a while.
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: proxy\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("answer without a body")?;
-        let status = head.split(' ').nth(1).unwrap_or_default();
-        ensure!(status.starts_with('2'), "{method} {path}: {status}: {body}");
-        Ok(unchunk(head, body))
+        http::request(stream, "proxy", method, path, body)
     }
 
     /// Asks it to end (SIGTERM): it drains first.
@@ -133,23 +121,6 @@ impl<'a> ProxyProcess<'a> {
         self.child.wait()?;
         Ok(())
     }
-}
-
-/// The body of a chunked answer.
-fn unchunk(head: &str, body: &str) -> String {
-    if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
-        return body.to_owned();
-    }
-    let (mut rest, mut whole) = (body, String::new());
-    while let Some((size, after)) = rest.split_once("\r\n") {
-        let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
-        match after.get(..size) {
-            Some(chunk) if size > 0 => whole += chunk,
-            _ => break,
-        }
-        rest = after.get(size + 2..).unwrap_or_default();
-    }
-    whole
 }
 
 impl Drop for ProxyProcess<'_> {

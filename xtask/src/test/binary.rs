@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::{Place, Tally, Tier, bounded};
-use crate::{step, workspace};
+use crate::{step, testbed, workspace};
 
 /// No test binary may take longer; a hang is a failure with a name.
 const LIMIT_SECONDS: u32 = 900;
@@ -26,6 +26,8 @@ pub(crate) struct Binary {
     pub(crate) place: Place,
     /// What of it runs in a guest without KVM; all of it, if nothing is named.
     pub(crate) quick: &'static [&'static str],
+    /// Whether it starts the programs that `cargo xtask testbed` builds.
+    pub(crate) tailnet: bool,
     pub(crate) executable: PathBuf,
     /// Where cargo would run it.
     pub(crate) directory: PathBuf,
@@ -113,6 +115,7 @@ fn read(messages: &str) -> Result<Build> {
         binaries.push(Binary {
             tier,
             quick: if is_integration { Tier::quick(&package, &name) } else { &[] },
+            tailnet: is_integration && Tier::tailnet(&package, &name),
             place: if is_integration { Tier::place(&package, &name) } else { Place::Here },
             package,
             name,
@@ -148,10 +151,20 @@ impl Binary {
         }
     }
 
-    /// Runs it here.
+    /// Runs it here; a test that needs the tailnet's programs is a failure without them.
     pub(crate) fn run(&self) -> Result<Tally> {
         let label = self.label();
         let mut command = self.command();
+        if self.tailnet {
+            match testbed::build() {
+                Ok(directory) => command.env(proxy_testbed_programs::VARIABLE, directory),
+                Err(error) => {
+                    let mut tally = Tally::default();
+                    tally.fail(format!("{label}: {error:#}"));
+                    return Ok(tally);
+                }
+            };
+        }
         let finished = step::run(&format!("{} {label}", self.tier), &mut command)?;
         if !finished.success {
             println!("{}", finished.output.trim_end());

@@ -66,6 +66,13 @@ impl Tier {
             .map_or(&[], |target| target.quick)
     }
 
+    /// Whether an integration test needs the test tailnet's programs.
+    pub(super) fn tailnet(package: &str, name: &str) -> bool {
+        TARGETS
+            .iter()
+            .any(|target| target.package == package && target.name == name && target.tailnet)
+    }
+
     /// Entries whose target is gone; kept entries would hide a renamed test.
     pub(super) fn stale(existing: &[(String, String)]) -> Vec<String> {
         TARGETS
@@ -116,9 +123,15 @@ struct Target {
     tier: Tier,
     place: Place,
     quick: &'static [&'static str],
+    /// Whether it starts the programs that `cargo xtask testbed` builds.
+    tailnet: bool,
 }
 
 impl Target {
+    const fn on_a_tailnet(self) -> Self {
+        Self { tailnet: true, ..self }
+    }
+
     /// Emulated, a kernel takes four minutes for what is named; all of it would take twice that.
     const fn emulated(self, quick: &'static [&'static str]) -> Self {
         Self { quick, ..self }
@@ -126,15 +139,15 @@ impl Target {
 }
 
 const fn here(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Here, quick: &[] }
+    Target { package, name, tier, place: Place::Here, quick: &[], tailnet: false }
 }
 
 const fn everywhere(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Everywhere, quick: &[] }
+    Target { package, name, tier, place: Place::Everywhere, quick: &[], tailnet: false }
 }
 
 const fn in_guests(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Guests, quick: &[] }
+    Target { package, name, tier, place: Place::Guests, quick: &[], tailnet: false }
 }
 
 const TARGETS: &[Target] = &[
@@ -142,6 +155,7 @@ const TARGETS: &[Target] = &[
     here("xtask", "tasks", Tier::Unit),
     here("proxy-rules", "config", Tier::Golden),
     here("proxy-testbed", "topology", Tier::Namespace),
+    here("proxy-testbed", "tailnet", Tier::Namespace).on_a_tailnet(),
     everywhere("proxy", "ebpf", Tier::Namespace).emulated(&[
         "carry::tcp_is_carried",
         "carry::a_subnet_route",

@@ -1,0 +1,143 @@
+//! A program that runs in the background and ends with the value that holds it.
+
+use std::{
+    fs::File,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        OnceLock,
+        mpsc::{self, Sender},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{DEADLINE, poll_until};
+
+/// A running program. Killed when dropped, and by the kernel when this process ends in whatever way.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts the command; what it prints is added to `NAME.log` in the directory.
+    pub fn start(mut command: Command, name: &str, directory: &Path) -> Result<Self> {
+        let log = directory.join(format!("{name}.log"));
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("open {}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let program = command.get_program().to_owned();
+        let child = spawn(command).with_context(|| format!("start {}", program.display()))?;
+        Ok(Self { child, name: name.to_owned(), log })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Everything it has printed, also before it was last started.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits for what it will bring about; its end or the deadline are errors with its log.
+    pub fn wait_for(
+        &mut self,
+        deadline: Duration,
+        what: &str,
+        mut done: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let mut seen = false;
+        let waited = poll_until(deadline, what, || {
+            seen = done();
+            seen || self.ended()
+        });
+        if seen {
+            return Ok(());
+        }
+        let reason = match waited {
+            Err(error) => error.to_string(),
+            Ok(()) => format!("{} ended before {what}", self.name),
+        };
+        bail!("{reason}; its log:\n{}", self.log());
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(self.id() as i32), signal)
+            .with_context(|| format!("send {signal} to {}", self.name))
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
+        let what = format!("{} ends", self.name);
+        if let Err(error) = poll_until(deadline, &what, || self.ended()) {
+            bail!("{error}; its log:\n{}", self.log());
+        }
+        Ok(self.child.wait()?)
+    }
+
+    /// Kills it as the kernel would: nothing is cleaned up.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.wait(DEADLINE).map(drop)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts a command that is killed when this process ends. The kernel ties that to the thread that starts it, and a
+/// test's thread may end before: so all are started by one thread that stays.
+fn spawn(mut command: Command) -> Result<Child> {
+    type Order = (Command, Sender<std::io::Result<Child>>);
+    static STARTER: OnceLock<Sender<Order>> = OnceLock::new();
+    let parent = std::process::id();
+    // SAFETY: only system calls that are async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // Gone already: nobody would send the signal.
+            if libc::getppid() as u32 != parent {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+    let starter = STARTER.get_or_init(|| {
+        let (orders, waiting) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in waiting {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        orders
+    });
+    let (answer, started) = mpsc::channel();
+    starter.send((command, answer)).context("the starting thread is gone")?;
+    Ok(started.recv().context("the starting thread is gone")??)
+}

@@ -1,0 +1,57 @@
+//! `testbed`: builds the programs of the test tailnet, once for each state of their sources.
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+};
+
+use anyhow::{Context as _, Result, bail};
+use proxy_testbed_programs as programs;
+
+use crate::{step, workspace};
+
+/// Builds the Go programs that tests run a tailnet with (tailscaled, a control server, ..), and says where they are.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) fn run(_: &Args) -> Result<()> {
+    let directory = build()?;
+    for (name, _) in programs::PROGRAMS {
+        println!("{}", directory.join(name).display());
+    }
+    Ok(())
+}
+
+/// The directory of the programs, built if they are not there.
+pub(crate) fn build() -> Result<PathBuf> {
+    if std::env::var_os(programs::VARIABLE).is_some() {
+        return programs::find();
+    }
+    let directory = programs::directory()?;
+    if programs::complete(&directory) {
+        return Ok(directory);
+    }
+    if workspace::find_program("go").is_none() {
+        bail!(
+            "tests on a real tailnet need Go 1.26 or newer (https://go.dev/dl) to build its programs"
+        );
+    }
+    let cache = directory.parent().context("the cache has no directory")?;
+    fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    // Two runs at once would build the same twice, on as many cores.
+    let lock = File::create(cache.join("lock"))?;
+    lock.lock()?;
+    if programs::complete(&directory) {
+        return Ok(directory);
+    }
+    let unfinished = directory.with_extension("new");
+    fs::create_dir_all(&unfinished)?;
+    // The slash makes Go write into a directory.
+    step::must(
+        "build the test tailnet's programs (the first time takes minutes)",
+        &mut programs::build(&unfinished.join("")),
+    )?;
+    fs::rename(&unfinished, &directory)
+        .with_context(|| format!("cannot name {}", directory.display()))?;
+    Ok(directory)
+}
