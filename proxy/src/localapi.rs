@@ -223,3 +223,6 @@ impl LocalApi {
 fn json(request: Request, body: impl Into<Bytes>) -> Request {
     request.body(body).header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
 }
+
+#[cfg(test)]
+mod tests;
