@@ -112,7 +112,7 @@ async fn refusals_say_what_tailscaled_says() {
     server.answer("HTTP/1.1 429 Too Many\r\nretry-after: 3600\r\ncontent-length: 5\r\n\r\nslow\n");
     let error =
         api.cert_pair("a.ts.net", Duration::ZERO, Duration::from_secs(5)).await.unwrap_err();
-    let hour = Some(Duration::from_secs(3600));
+    let hour = Some(Duration::from_hours(1));
     assert!(matches!(error, Error::RateLimited { retry_after, .. } if retry_after == hour));
 
     let (api, server) = self::server();
@@ -150,7 +150,7 @@ async fn what_is_asked_is_what_tailscaled_understands() {
 
     let (api, server) = self::server();
     let request = server.body("not PEM");
-    let half = Duration::from_secs(1800);
+    let half = Duration::from_mins(30);
     assert!(api.cert_pair("../x?y", half, half).await.is_err());
     let request = request.await.unwrap();
     let expected = "GET /localapi/v0/cert/..%2Fx%3Fy?type=pair&min_validity=1800s ";
