@@ -12,12 +12,13 @@ pub fn request(
     path: &str,
     body: &str,
 ) -> Result<String> {
-    write!(
-        stream,
+    // In one piece: a server that needs no body may answer, and close, before it has come.
+    let asked = format!(
         "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
-    )?;
+    );
+    stream.write_all(asked.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("answer without a body")?;

@@ -1,8 +1,14 @@
 //! The test tailnet itself: upstream's tailscaled logs in and carries traffic, and sees what tests change.
 #![cfg(test)]
 
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
 use proxy_testbed::{
     DEADLINE, Tailnet,
+    tailnet::{AuthKey, Dns, KeyOptions, NodeChange, Record},
     traffic::{
         icmp::Pinger,
         tcp::{Client, TcpServer},
@@ -43,4 +49,149 @@ fn two_nodes_log_in_and_carry_tcp_and_icmp_over_both_families() {
     assert_eq!(left.addresses().unwrap()[0].to_string(), "100.64.0.1");
     let machine = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     assert!(!machine.contains("100.100.100.100"), "the machine's DNS was rewritten: {machine}");
+}
+
+#[test]
+fn a_key_lets_in_once_and_tags_and_no_other_key_does() {
+    if skipped() {
+        return;
+    }
+    let tailnet = Tailnet::start().unwrap();
+    let tags = vec!["tag:k8s".to_owned()];
+    let key = tailnet.auth_key(&KeyOptions { tags, ..KeyOptions::default() }).unwrap();
+    assert!(!format!("{key:?}").contains(key.secret()));
+    let (first, second) = (tailnet.node("proxy").unwrap(), tailnet.node("proxy").unwrap());
+    first.up(&key, &[]).unwrap();
+    assert_eq!(tailnet.find("proxy").unwrap().tags, ["tag:k8s"]);
+    let revoked = tailnet.auth_key(&KeyOptions::default()).unwrap();
+    tailnet.revoke(&revoked).unwrap();
+    for refused in [&key, &revoked, &AuthKey::invented()] {
+        let error = format!("{:#}", second.up(refused, &[]).unwrap_err());
+        assert!(error.contains("invalid key: API key"), "{error}");
+        assert!(!error.contains(refused.secret()), "the key is in the error");
+    }
+    let key = tailnet.auth_key(&KeyOptions::default()).unwrap();
+    second.up(&key, &[]).unwrap();
+    // The name is taken.
+    first.wait_peer("proxy-1").unwrap();
+}
+
+#[test]
+fn a_node_that_moves_expires_comes_back_or_is_deleted_is_seen_by_the_others_and_by_itself() {
+    if skipped() {
+        return;
+    }
+    let tailnet = Tailnet::start().unwrap();
+    let (watcher, other) =
+        (tailnet.joined("watcher", &[]).unwrap(), tailnet.joined("other", &[]).unwrap());
+    watcher.wait_peer("other").unwrap();
+    let id = tailnet.find("other").unwrap().id;
+
+    let moved: [IpAddr; 2] = ["100.64.7.7".parse().unwrap(), "fd7a:115c:a1e0::77".parse().unwrap()];
+    let change = NodeChange { addresses: Some(moved), ..NodeChange::default() };
+    tailnet.change(id, &change).unwrap();
+    let seen = Instant::now();
+    watcher
+        .wait_status("the new addresses", |_| watcher.wait_peer("other").unwrap() == moved)
+        .unwrap();
+    assert!(seen.elapsed() < Duration::from_secs(2), "took {:?}", seen.elapsed());
+    other
+        .wait_status("its own new addresses", |_| other.addresses().is_ok_and(|own| own == moved))
+        .unwrap();
+    let server = TcpServer::new(&other.underlay.namespace, "[::]:8080").unwrap();
+    for address in moved {
+        watcher.ping(address).unwrap();
+        Client::connect(&watcher.underlay.namespace, (address, 8080).into()).unwrap();
+    }
+    drop(server);
+
+    tailnet.expire(id, true).unwrap();
+    other
+        .wait_status("its key has expired", |status| status["BackendState"] == "NeedsLogin")
+        .unwrap();
+    tailnet.expire(id, false).unwrap();
+    other
+        .wait_status("its key is good again", |status| status["BackendState"] == "Running")
+        .unwrap();
+
+    other.kill().unwrap();
+    watcher
+        .wait_status("the node is gone", |status| {
+            status["Peer"].as_object().unwrap().values().all(|peer| peer["Online"] == false)
+        })
+        .unwrap();
+    other.launch().unwrap();
+    other.wait_status("it runs again", |status| status["BackendState"] == "Running").unwrap();
+    assert_eq!(other.addresses().unwrap(), moved);
+
+    tailnet.delete(id).unwrap();
+    watcher.wait_no_peer("other").unwrap();
+    other.wait_status("it has to log in", |status| status["BackendState"] == "NeedsLogin").unwrap();
+}
+
+#[test]
+fn names_are_told_and_ten_thousand_changes_a_minute_arrive() {
+    if skipped() {
+        return;
+    }
+    let tailnet = Tailnet::start().unwrap();
+    let node = tailnet.joined("node", &["--accept-dns=true"]).unwrap();
+    let record =
+        Record { name: "db.example.com".into(), r#type: String::new(), value: "192.0.2.7".into() };
+    tailnet.set_dns(&Dns { records: vec![record], ..Dns::default() }).unwrap();
+    tailnet.set_service("svc:web", &["100.64.99.1".parse().unwrap()]).unwrap();
+    for (name, value) in [
+        ("db.example.com", "192.0.2.7"),
+        ("web.tailnet.ts.net", "100.64.99.1"),
+        ("node.tailnet.ts.net", "100.64.0.1"),
+    ] {
+        let mut last = String::new();
+        proxy_testbed::poll_until(DEADLINE, name, || {
+            last = node.cli(&["dns", "query", name]).unwrap_or_else(|error| error.to_string());
+            last.contains(value)
+        })
+        .unwrap_or_else(|error| panic!("{error}: {last}"));
+    }
+
+    tailnet.add_fakes(100, "fake").unwrap();
+    node.wait_peer("fake-101").unwrap();
+    let start = Instant::now();
+    // 1 000 in 6 seconds.
+    assert_eq!(tailnet.churn(1000, Duration::from_secs(6)).unwrap(), 1000);
+    assert!(start.elapsed() < Duration::from_secs(9), "took {:?}", start.elapsed());
+    node.wait_status("the last changes", |status| {
+        let peers = status["Peer"].as_object().unwrap();
+        let known = |name: &str| peers.values().any(|peer| peer["DNSName"] == format!("{name}."));
+        tailnet.nodes().unwrap().iter().filter(|peer| peer.fake).all(|peer| known(&peer.name))
+            && peers.len() == 100
+    })
+    .unwrap();
+    tailnet.remove_fakes().unwrap();
+    node.wait_status("no peer", |status| status["Peer"].as_object().is_none_or(|p| p.is_empty()))
+        .unwrap();
+}
+
+#[test]
+fn a_control_server_that_goes_away_leaves_traffic_alone_and_is_found_again() {
+    if skipped() {
+        return;
+    }
+    let tailnet = Tailnet::start().unwrap();
+    let (left, right) =
+        (tailnet.joined("left", &[]).unwrap(), tailnet.joined("right", &[]).unwrap());
+    let address = left.wait_peer("right").unwrap()[0];
+    left.ping(address).unwrap();
+    tailnet.pause().unwrap();
+    proxy_testbed::poll_until(DEADLINE, "all are offline", || {
+        tailnet.nodes().unwrap().iter().all(|node| !node.online)
+    })
+    .unwrap();
+    let mut ping = Pinger::new(&left.underlay.namespace, address).unwrap();
+    assert_eq!(ping.pings(3, 56, DEADLINE).unwrap(), 3);
+    tailnet.resume().unwrap();
+    proxy_testbed::poll_until(DEADLINE * 6, "all are online", || {
+        tailnet.nodes().unwrap().iter().all(|node| node.online)
+    })
+    .unwrap();
+    assert!(right.id().is_ok());
 }
