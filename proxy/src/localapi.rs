@@ -39,7 +39,7 @@ pub use whois::{UserProfile, WhoIs};
 /// How long an answer may take, but for the bus and certificates. Changes of preferences wait for tailscaled's own work.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The longest answer and line of the bus, in bytes: a status with 10 000 peers has some 15 MB.
+/// The longest answer and line of the bus, in bytes: a status with 10 000 bare peers has 10 MB.
 const LIMIT: usize = 64 << 20;
 
 /// What is escaped in a path or a query: all but the unreserved characters (RFC 3986, 2.3).

@@ -182,6 +182,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "userspace", Tier::Namespace),
     here("proxy", "process", Tier::Process),
     here("proxy", "continuity", Tier::Process),
+    here("proxy", "localapi", Tier::Namespace).on_a_tailnet(),
     everywhere("proxy", "packet", Tier::Packet),
     in_guests("proxy", "kernel_coexistence", Tier::Namespace),
     here("proxy", "scale", Tier::Packet),
