@@ -241,6 +241,7 @@ func newAdmin(t *tailnet, front *front) http.Handler {
 		}
 		return t.churn(request.Changes, time.Duration(request.Millis)*time.Millisecond), nil
 	})
+	free("GET /acme-root", func(r *http.Request) (any, error) { return front.acmeRoot(r.URL.Query().Get("port")) })
 	free("POST /pause", func(*http.Request) (any, error) { front.pause(); return nil, nil })
 	free("POST /resume", func(*http.Request) (any, error) { return nil, front.resume() })
 	return mux

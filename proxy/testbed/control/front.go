@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -57,6 +58,20 @@ func (f *front) pause() {
 	for conn := range f.open {
 		conn.Close()
 	}
+}
+
+// acmeRoot fetches the root certificate of the ACME server beside us, from its management port.
+func (f *front) acmeRoot(port string) (string, error) {
+	// It shows our own certificate; tests' programs have no HTTP client that could be told so.
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer client.CloseIdleConnections()
+	response, err := client.Get("https://" + net.JoinHostPort(f.addresses[0], port) + "/roots/0")
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	root, err := io.ReadAll(response.Body)
+	return string(root), err
 }
 
 // tracking remembers the connections that it accepted until they are closed.

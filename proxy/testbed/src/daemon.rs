@@ -24,6 +24,8 @@ use crate::{DEADLINE, poll_until};
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
+    /// The first process of its own PID namespace, if it has one: `child` only holds that.
+    first: Option<u32>,
     name: String,
     log: PathBuf,
 }
@@ -40,12 +42,38 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let program = command.get_program().to_owned();
         let child = spawn(command).with_context(|| format!("start {}", program.display()))?;
-        Ok(Self { child, name: name.to_owned(), log })
+        Ok(Self { child, first: None, name: name.to_owned(), log })
+    }
+
+    /// The same for a command behind [`PID_NAMESPACE`]: what it starts ends with it.
+    pub fn start_first(command: Command, name: &str, directory: &Path) -> Result<Self> {
+        let mut daemon = Self::start(command, name, directory)?;
+        let holder = daemon.child.id();
+        let mut first = None;
+        daemon.wait_for(DEADLINE, "its first process is there", || {
+            first = children(holder).first().copied();
+            first.is_some()
+        })?;
+        daemon.first = first;
+        Ok(daemon)
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.first.unwrap_or_else(|| self.child.id())
+    }
+
+    /// The process id of a program that it has started, or one of these.
+    pub fn descendant(&self, program: &str) -> Option<u32> {
+        let mut unseen = children(self.id());
+        while let Some(id) = unseen.pop() {
+            let name = std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+            if name.trim_end() == program {
+                return Some(id);
+            }
+            unseen.extend(children(id));
+        }
+        None
     }
 
     /// Whether it has ended.
@@ -97,16 +125,35 @@ impl Daemon {
 
     /// Kills it as the kernel would: nothing is cleaned up.
     pub fn kill(&mut self) -> Result<()> {
-        self.child.kill()?;
+        self.signal(Signal::SIGKILL)?;
         self.wait(DEADLINE).map(drop)
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // One that has ended is not waited for yet, so its number is still its own; the first process of a namespace is
+        // the holder's to wait for.
+        if !self.ended() {
+            let _ = self.signal(Signal::SIGKILL);
+        }
         let _ = self.child.wait();
     }
+}
+
+/// What stands before a program to give it a PID namespace in which it is the first process, as in a pod.
+pub const PID_NAMESPACE: [&str; 6] =
+    ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"];
+
+/// The processes that this one has started and not outlived.
+fn children(id: u32) -> Vec<u32> {
+    // Each thread has its own.
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|line| line.split_whitespace().map(str::parse).collect::<Vec<_>>())
+        .flatten()
+        .collect()
 }
 
 /// Starts a command that is killed when this process ends. The kernel ties that to the thread that starts it, and a

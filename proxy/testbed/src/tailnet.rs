@@ -20,13 +20,17 @@ use tempfile::TempDir;
 
 use crate::{DEADLINE, Daemon, Namespace};
 
+mod acme;
 mod admin;
+mod cluster;
 mod node;
 mod underlay;
 
+pub use acme::Acme;
 pub use admin::{
     AuthKey, Dns, KeyOptions, Login, Mask, NodeChange, NodeId, NodeInfo, Record, Settings,
 };
+pub use cluster::{Cluster, HOSTS};
 pub use node::{Node, NodeOptions};
 pub use underlay::Underlay;
 

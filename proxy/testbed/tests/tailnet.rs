@@ -15,6 +15,9 @@ use proxy_testbed::{
     },
 };
 
+#[path = "tailnet/roles.rs"]
+mod roles;
+
 /// Whether this machine's tests are told to do without the kernel.
 fn skipped() -> bool {
     let skip = std::env::var_os("SKIP_KERNEL_TESTS").is_some_and(|value| value == "1");
@@ -167,8 +170,10 @@ fn names_are_told_and_ten_thousand_changes_a_minute_arrive() {
     })
     .unwrap();
     tailnet.remove_fakes().unwrap();
-    node.wait_status("no peer", |status| status["Peer"].as_object().is_none_or(|p| p.is_empty()))
-        .unwrap();
+    node.wait_status("no peer", |status| {
+        status["Peer"].as_object().is_none_or(serde_json::Map::is_empty)
+    })
+    .unwrap();
 }
 
 #[test]
@@ -179,8 +184,7 @@ fn a_control_server_that_goes_away_leaves_traffic_alone_and_is_found_again() {
     let tailnet = Tailnet::start().unwrap();
     let (left, right) =
         (tailnet.joined("left", &[]).unwrap(), tailnet.joined("right", &[]).unwrap());
-    let address = left.wait_peer("right").unwrap()[0];
-    left.ping(address).unwrap();
+    let address = left.meet("right").unwrap()[0];
     tailnet.pause().unwrap();
     proxy_testbed::poll_until(DEADLINE, "all are offline", || {
         tailnet.nodes().unwrap().iter().all(|node| !node.online)

@@ -288,6 +288,11 @@ impl Tailnet {
         self.call("POST", "/resume", &())
     }
 
+    /// The ACME server's root certificate; its certificate for that port is ours, which no client here can check.
+    pub(super) fn acme_root(&self, port: u16) -> Result<String> {
+        self.call("GET", &format!("/acme-root?port={port}"), &())
+    }
+
     fn call<T: DeserializeOwned>(
         &self,
         method: &str,

@@ -126,7 +126,9 @@ impl Node {
     pub fn wait_peer(&self, name: &str) -> Result<Vec<IpAddr>> {
         let mut addresses = Vec::new();
         self.wait_status(&format!("{} sees {name}", self.underlay.name), |status| {
+            // Without its relay, a first handshake would be sent nowhere, and the next one comes five seconds later.
             let found = peer(status, name)
+                .filter(|peer| peer.get("Relay").is_some_and(|relay| relay != ""))
                 .and_then(|peer| serde_json::from_value(peer.get("TailscaleIPs")?.clone()).ok());
             addresses = found.unwrap_or_default();
             !addresses.is_empty()
@@ -141,11 +143,27 @@ impl Node {
         })
     }
 
-    /// Asks a peer through the tunnel until it answers: tailscaled's own ping.
-    pub fn ping(&self, address: IpAddr) -> Result<String> {
+    /// Waits until it knows the peer and has a tunnel to it; returns the peer's addresses.
+    pub fn meet(&self, name: &str) -> Result<Vec<IpAddr>> {
+        let addresses = self.wait_peer(name)?;
+        self.ping(*addresses.first().context("a peer without addresses")?)?;
+        Ok(addresses)
+    }
+
+    /// Waits until there is a tunnel to the peer of that address. A connection that is begun before may take the five
+    /// seconds after which WireGuard repeats a handshake: a node is announced before its relay knows it.
+    pub fn ping(&self, address: IpAddr) -> Result<()> {
         let address = address.to_string();
-        self.cli(&["ping", "--until-direct=false", "-c=1", "--timeout=5s", &address])
-            .map_err(|error| self.explain(error))
+        // First whether there is a path at all, which is asked again as often as wanted; then the handshake.
+        for kind in ["--until-direct=false", "--tsmp"] {
+            let mut last = None;
+            poll_until(LOGIN, &format!("{} reaches {address}", self.underlay.name), || {
+                last = self.cli(&["ping", kind, "-c=1", "--timeout=1s", &address]).err();
+                last.is_none()
+            })
+            .map_err(|error| self.explain(error.context(format!("{last:?}"))))?;
+        }
+        Ok(())
     }
 
     /// Kills tailscaled as the kernel would; [`Self::launch`] starts it again.

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 use super::{Tailnet, write};
-use crate::{Daemon, Namespace};
+use crate::{Daemon, Namespace, daemon::PID_NAMESPACE};
 
 /// A place for a node: network, environment, directories. What runs in it sees its own `/etc`, and of the machine's
 /// others only those that were not replaced.
@@ -56,6 +56,8 @@ impl Underlay {
             ("SSL_CERT_FILE", tailnet.authority().display().to_string()),
             // Without this tailscaled sends its log to a public host.
             ("TS_NO_LOGS_NO_SUPPORT", "true".to_owned()),
+            // Where Tailnet::start_acme serves.
+            ("TS_DEBUG_ACME_DIRECTORY_URL", super::acme::directory()),
         ];
         let mut this = Self {
             namespace,
@@ -124,6 +126,19 @@ impl Underlay {
         // SAFETY: only system calls, on strings that were made before.
         unsafe { command.pre_exec(move || enter_mounts(&mounts)) };
         Ok(command)
+    }
+
+    /// A program as the first process of a pod: in a PID namespace of its own; for [`Self::start_pod`].
+    pub fn pod_command(&self, program: impl AsRef<OsStr>) -> Result<Command> {
+        let [holder, arguments @ ..] = PID_NAMESPACE;
+        let mut command = self.command(holder)?;
+        command.args(arguments).arg(program);
+        Ok(command)
+    }
+
+    /// Starts a command of [`Self::pod_command`]. What it starts is killed with it.
+    pub fn start_pod(&self, command: Command, name: &str) -> Result<Daemon> {
+        Daemon::start_first(command, name, self.directory.path())
     }
 
     /// Starts a command of [`Self::command`]; its output is in `NAME.log`.
