@@ -155,7 +155,10 @@ fn finish(command: &mut Command) -> Result<String> {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     anyhow::ensure!(
         output.status.success(),
-        "{command:?} ended with {}: {printed}{}",
+        // Without the environment, which may hold a key.
+        "{} {:?} ended with {}: {printed}{}",
+        program.display(),
+        command.get_args().collect::<Vec<_>>(),
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );

@@ -7,8 +7,8 @@ use std::{
 };
 
 use proxy_testbed::{
-    DEADLINE, Tailnet,
-    tailnet::{AuthKey, Dns, KeyOptions, NodeChange, Record},
+    DEADLINE, Tailnet, poll_until,
+    tailnet::{AuthKey, Dns, KeyOptions, Login, NodeChange, Record},
     traffic::{
         icmp::Pinger,
         tcp::{Client, TcpServer},
@@ -74,7 +74,8 @@ fn a_key_lets_in_once_and_tags_and_no_other_key_does() {
         assert!(!error.contains(refused.secret()), "the key is in the error");
     }
     let key = tailnet.auth_key(&KeyOptions::default()).unwrap();
-    second.up(&key, &[]).unwrap();
+    // tailscaled may still tell of the key before, which it has tried again meanwhile.
+    poll_until(DEADLINE * 2, "a good key lets in", || second.up(&key, &[]).is_ok()).unwrap();
     // The name is taken.
     first.wait_peer("proxy-1").unwrap();
 }
@@ -149,7 +150,7 @@ fn names_are_told_and_ten_thousand_changes_a_minute_arrive() {
         ("node.tailnet.ts.net", "100.64.0.1"),
     ] {
         let mut last = String::new();
-        proxy_testbed::poll_until(DEADLINE, name, || {
+        poll_until(DEADLINE, name, || {
             last = node.cli(&["dns", "query", name]).unwrap_or_else(|error| error.to_string());
             last.contains(value)
         })
@@ -186,16 +187,59 @@ fn a_control_server_that_goes_away_leaves_traffic_alone_and_is_found_again() {
         (tailnet.joined("left", &[]).unwrap(), tailnet.joined("right", &[]).unwrap());
     let address = left.meet("right").unwrap()[0];
     tailnet.pause().unwrap();
-    proxy_testbed::poll_until(DEADLINE, "all are offline", || {
+    poll_until(DEADLINE, "all are offline", || {
         tailnet.nodes().unwrap().iter().all(|node| !node.online)
     })
     .unwrap();
     let mut ping = Pinger::new(&left.underlay.namespace, address).unwrap();
     assert_eq!(ping.pings(3, 56, DEADLINE).unwrap(), 3);
     tailnet.resume().unwrap();
-    proxy_testbed::poll_until(DEADLINE * 6, "all are online", || {
+    poll_until(DEADLINE * 6, "all are online", || {
         tailnet.nodes().unwrap().iter().all(|node| node.online)
     })
     .unwrap();
     assert!(right.id().is_ok());
+}
+
+#[test]
+fn a_node_without_a_key_waits_for_its_user_and_the_filter_stops_what_it_does_not_name() {
+    if skipped() {
+        return;
+    }
+    let tailnet = Tailnet::start().unwrap();
+    let (left, right) = (tailnet.joined("left", &[]).unwrap(), tailnet.node("right").unwrap());
+    std::thread::scope(|scope| {
+        let server = format!("--login-server={}", tailnet.url());
+        let right = &right;
+        let up = scope.spawn(move || right.cli(&["up", &server, "--hostname=right"]));
+        let mut url = String::new();
+        right
+            .wait_status("a page to visit", |status| {
+                url = status["AuthURL"].as_str().unwrap_or_default().to_owned();
+                !url.is_empty()
+            })
+            .unwrap();
+        tailnet.log_in(&Login { url, user: "visitor@example.com".into() }).unwrap();
+        up.join().unwrap().unwrap();
+    });
+    let address = left.meet("right").unwrap()[0];
+    let status = left.status().unwrap();
+    let peer = status["Peer"].as_object().unwrap().values().next().unwrap().clone();
+    let user = &status["User"][peer["UserID"].to_string()];
+    assert_eq!(user["LoginName"], "visitor@example.com");
+
+    let _server = TcpServer::new(&right.underlay.namespace, "[::]:8080").unwrap();
+    let connect = |port| Client::connect(&left.underlay.namespace, (address, port).into()).is_ok();
+    assert!(connect(8080));
+    let rule = |port: u16| {
+        serde_json::json!([{
+            "SrcIPs": ["*"],
+            "DstPorts": [{ "IP": "*", "Ports": { "First": port, "Last": port } }],
+        }])
+    };
+    tailnet.set_filter(&rule(9090)).unwrap();
+    // Refused packets are dropped: each attempt takes its whole time.
+    poll_until(DEADLINE * 2, "the filter stops it", || !connect(8080)).unwrap();
+    tailnet.set_filter(&rule(8080)).unwrap();
+    poll_until(DEADLINE, "the filter lets it through", || connect(8080)).unwrap();
 }

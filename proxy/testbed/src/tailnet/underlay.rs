@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{CString, OsStr},
-    io,
+    fmt, io,
     net::{Ipv4Addr, Ipv6Addr},
     os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
@@ -17,7 +17,6 @@ use crate::{Daemon, Namespace, daemon::PID_NAMESPACE};
 
 /// A place for a node: network, environment, directories. What runs in it sees its own `/etc`, and of the machine's
 /// others only those that were not replaced.
-#[derive(Debug)]
 pub struct Underlay {
     /// Its network: `underlay`, and what the test adds.
     pub namespace: Namespace,
@@ -144,6 +143,16 @@ impl Underlay {
     /// Starts a command of [`Self::command`]; its output is in `NAME.log`.
     pub fn start(&self, command: Command, name: &str) -> Result<Daemon> {
         Daemon::start(command, name, self.directory.path())
+    }
+}
+
+impl fmt::Debug for Underlay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the environment, which may hold a key.
+        f.debug_struct("Underlay")
+            .field("name", &self.name)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
     }
 }
 
