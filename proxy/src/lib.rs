@@ -19,5 +19,6 @@ pub mod pod;
 pub mod run;
 pub mod shared;
 pub mod status;
+pub mod tailscaled;
 pub mod telemetry;
 pub mod top;

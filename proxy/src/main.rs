@@ -24,6 +24,9 @@ use tokio::runtime::{Builder, Runtime};
 const INVALID: u8 = 3;
 
 fn main() -> ExitCode {
+    if let Some(code) = proxy::tailscaled::init::run_if_first() {
+        return code;
+    }
     match run(Args::parse().command) {
         Ok(code) => code,
         // Whoever reads has read enough.

@@ -183,6 +183,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "process", Tier::Process),
     here("proxy", "continuity", Tier::Process),
     here("proxy", "localapi", Tier::Namespace).on_a_tailnet(),
+    here("proxy", "tailscaled", Tier::Process).on_a_tailnet(),
     everywhere("proxy", "packet", Tier::Packet),
     in_guests("proxy", "kernel_coexistence", Tier::Namespace),
     here("proxy", "scale", Tier::Packet),

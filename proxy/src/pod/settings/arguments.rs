@@ -43,6 +43,12 @@ impl Arguments {
     }
 }
 
+impl From<Vec<String>> for Arguments {
+    fn from(words: Vec<String>) -> Self {
+        Self(words)
+    }
+}
+
 impl fmt::Debug for Arguments {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut list = formatter.debug_list();
