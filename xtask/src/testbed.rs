@@ -2,7 +2,8 @@
 
 use std::{
     fs::{self, File},
-    path::PathBuf,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -29,6 +30,8 @@ pub(crate) fn build() -> Result<PathBuf> {
     }
     let directory = programs::directory()?;
     if programs::complete(&directory) {
+        // For those that tidy up: it is in use.
+        let _ = File::open(&directory)?.set_modified(SystemTime::now());
         return Ok(directory);
     }
     if workspace::find_program("go").is_none() {
@@ -53,5 +56,18 @@ pub(crate) fn build() -> Result<PathBuf> {
     )?;
     fs::rename(&unfinished, &directory)
         .with_context(|| format!("cannot name {}", directory.display()))?;
+    remove_unused(cache)?;
     Ok(directory)
+}
+
+/// Removes programs of sources that no checkout has run for a week: each state of them takes 90 MB.
+fn remove_unused(cache: &Path) -> Result<()> {
+    const WEEK: Duration = Duration::from_hours(7 * 24);
+    for entry in fs::read_dir(cache)?.filter_map(Result::ok) {
+        let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
+        if age > WEEK && entry.path().is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }

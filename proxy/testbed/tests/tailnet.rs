@@ -66,6 +66,9 @@ fn a_key_lets_in_once_and_tags_and_no_other_key_does() {
     let (first, second) = (tailnet.node("proxy").unwrap(), tailnet.node("proxy").unwrap());
     first.up(&key, &[]).unwrap();
     assert_eq!(tailnet.find("proxy").unwrap().tags, ["tag:k8s"]);
+    // A tagged node is its own user, in the state that outlives it too.
+    let profile = first.local_api("GET", "/localapi/v0/profiles/current", "").unwrap();
+    assert!(profile.contains(r#""LoginName":"proxy.tailnet.ts.net""#), "{profile}");
     let revoked = tailnet.auth_key(&KeyOptions::default()).unwrap();
     tailnet.revoke(&revoked).unwrap();
     for refused in [&key, &revoked, &AuthKey::invented()] {

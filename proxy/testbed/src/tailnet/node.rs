@@ -25,12 +25,13 @@ pub struct NodeOptions {
 /// A node. Its tailscaled is killed when dropped.
 #[derive(Debug)]
 pub struct Node {
+    // Ends first: its files are in the underlay's directory.
+    daemon: Mutex<Option<Daemon>>,
     /// Where it is.
     pub underlay: Underlay,
     options: NodeOptions,
     url: String,
     programs: PathBuf,
-    daemon: Mutex<Option<Daemon>>,
 }
 
 impl Node {
@@ -40,11 +41,11 @@ impl Node {
             underlay.set(name, value);
         }
         let node = Self {
+            daemon: Mutex::new(None),
             underlay,
             options: options.clone(),
             url: tailnet.url(),
             programs: tailnet.programs.clone(),
-            daemon: Mutex::new(None),
         };
         node.launch()?;
         Ok(node)
