@@ -19,6 +19,7 @@ pub fn localapi(data: &[u8]) {
         assert!(notify.peers_removed.len() + notify.peers_changed.len() <= data.len());
         if let Some(node) = notify.self_change {
             assert!(node.allowed_ips.len() <= data.len());
+            read(parse::services(&node.cap_map));
         }
     }
     if let Some(status) = read(parse::status(data)) {

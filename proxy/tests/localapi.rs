@@ -4,15 +4,17 @@
 
 #[path = "localapi/alone.rs"]
 mod alone;
-#[path = "localapi/joined.rs"]
-mod joined;
+#[path = "localapi/peers.rs"]
+mod peers;
+#[path = "localapi/served.rs"]
+mod served;
 
 use std::time::Duration;
 
 use proxy::localapi::{Bus, LocalApi, Notify, Watch};
 use proxy_testbed::{
     Tailnet,
-    tailnet::{Node, NodeOptions},
+    tailnet::{KeyOptions, Node, NodeOptions},
 };
 
 /// No change that a test brings about takes longer to be told; a log-in on a busy machine is the longest.
@@ -37,6 +39,11 @@ fn node(tailnet: &Tailnet, name: &str) -> (Node, LocalApi) {
         .unwrap();
     let api = LocalApi::new(node.socket());
     (node, api)
+}
+
+/// A key for nodes with a tag.
+fn tagged() -> KeyOptions {
+    KeyOptions { tags: vec!["tag:k8s".to_owned()], reusable: true, ..KeyOptions::default() }
 }
 
 /// The first message from here on that is the one.

@@ -67,7 +67,8 @@ pub struct Node {
     pub masquerade6: Option<IpAddr>,
     /// The host name that it reports itself: neither unique nor a DNS name.
     pub host_name: String,
-    /// What it can do or may do; the names of older servers' `Capabilities` are in it, without values.
+    /// What it can do or may do; the names of older servers' `Capabilities` are in it, without values. `parse::services` reads
+    /// the addresses of Services that it may host.
     pub cap_map: CapMap,
 }
 

@@ -2,13 +2,17 @@
 //! more of the input than a line.
 
 use std::{
+    collections::BTreeMap,
     fmt,
+    net::IpAddr,
     time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::{CertPair, DnsConfig, Notify, Prefs, ServeConfig, Status, WhoIs, nullable::nullable};
+use super::{
+    CapMap, CertPair, DnsConfig, Notify, Prefs, ServeConfig, Status, WhoIs, nullable::nullable,
+};
 
 /// How much of a foreign text goes into an error.
 const MAX_TEXT: usize = 1024;
@@ -111,6 +115,23 @@ pub fn cert_pair(body: &[u8]) -> Result<CertPair, ParseError> {
         return Err(error("a private key behind the certificate"));
     }
     Ok(CertPair { chain: chain.to_owned(), key: key.to_owned() })
+}
+
+/// The addresses of the Tailscale Services that a node may host, by name (`svc:web`): what the capability `service-host` of
+/// its own node says. They are handed out whether or not the node advertises the Service.
+pub fn services(capabilities: &CapMap) -> Result<BTreeMap<String, Vec<IpAddr>>, ParseError> {
+    const NAME: &str = "service-host";
+    type Services = BTreeMap<String, Option<Vec<IpAddr>>>;
+    let mut services = BTreeMap::new();
+    for (index, value) in capabilities.get(NAME).into_iter().flatten().enumerate() {
+        let more: Services = serde_path_to_error::deserialize(value).map_err(|error| {
+            let path = format!("CapMap.{NAME}[{index}].{}", error.path());
+            problem(&path, error.inner())
+        })?;
+        // A later value says more of the same, and has the last word.
+        services.extend(more.into_iter().map(|(name, list)| (name, list.unwrap_or_default())));
+    }
+    Ok(services)
 }
 
 /// What tailscaled says went wrong: a JSON document with `error`, or plain text.

@@ -42,6 +42,17 @@ fn a_node_says_what_it_may_and_when_it_ends() {
 }
 
 #[test]
+fn services_that_a_node_may_host_have_addresses() {
+    let read = |caps: &str| services(&node(&format!(r#","CapMap":{caps}"#)).cap_map);
+    let all = read(r#"{"service-host":[{"svc:a":["100.100.1.1","fd7a::1"],"svc:b":null},{"svc:b":["100.100.1.2"]}]}"#).unwrap();
+    assert_eq!(all["svc:a"].len(), 2);
+    assert_eq!(all["svc:b"], ["100.100.1.2".parse::<IpAddr>().unwrap()]);
+    assert!(read("{}").unwrap().is_empty() && read(r#"{"service-host":null}"#).unwrap().is_empty());
+    let error = read(r#"{"service-host":[{},{"svc:a":["100.100.1.1","x"]}]}"#).unwrap_err();
+    assert_eq!(error.path, "CapMap.service-host[1].svc:a[1]");
+}
+
+#[test]
 fn a_message_says_what_changed() {
     let line = br#"{"Version":"1.102","State":6,"LoginFinished":{},"PeersChanged":[{"ID":3,"Name":"b.","Addresses":null},null],
         "PeersRemoved":[4,5],"Health":{"Warnings":{"login-state":{"Severity":"medium","Title":"t","Text":"x"},"gone":null}},

@@ -1,21 +1,14 @@
-//! A node of a tailnet: log-in, peers, names, what it serves.
+//! A node that joins a tailnet and leaves it, and others that do.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Mutex, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, sync::Mutex};
 
-use proxy::localapi::{
-    DnsRecord, ETag, Error, HttpHandler, NodeId, ServeConfig, State, TcpPortHandler,
-    WebServerConfig,
-};
+use proxy::localapi::{NodeId, Notify, State};
 use proxy_testbed::{
     Tailnet,
-    tailnet::{Dns, KeyOptions, NodeChange, Record},
+    tailnet::{Mask, NodeChange},
 };
 
-use crate::{everything, node, skipped, until};
-
-fn tagged() -> KeyOptions {
-    KeyOptions { tags: vec!["tag:k8s".to_owned()], reusable: true, ..KeyOptions::default() }
-}
+use crate::{everything, node, skipped, tagged, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_in_and_out_are_seen_on_the_bus() {
@@ -64,9 +57,7 @@ async fn peers_that_come_change_and_go_are_seen_on_the_bus() {
     peer.up(&key, &["--advertise-routes=192.0.2.0/24"]).unwrap();
     let info = tailnet.find("peer").unwrap();
     let id = NodeId(info.id as i64);
-    let of = |notify: &proxy::localapi::Notify| {
-        notify.peers_changed.iter().find(|node| node.id == id).cloned()
-    };
+    let of = |notify: &Notify| notify.peers_changed.iter().find(|node| node.id == id).cloned();
     let seen = until(&mut bus, "the peer", |notify| of(notify).is_some()).await;
     let seen = of(&seen).unwrap();
     assert_eq!((&seen.name, &seen.key), (&"peer.tailnet.ts.net.".to_owned(), &info.key));
@@ -134,80 +125,23 @@ async fn of_thousands_of_peers_none_is_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_the_control_server_adds_are_told_and_read() {
+async fn a_peer_that_knows_us_by_another_address_says_so() {
     if skipped() {
         return;
     }
     let tailnet = Tailnet::start().unwrap();
-    let (node, api) = node(&tailnet, "names");
-    node.up(&tailnet.auth_key(&tagged()).unwrap(), &[]).unwrap();
+    let key = tailnet.auth_key(&tagged()).unwrap();
+    let ((left, api), (right, _)) = (node(&tailnet, "left"), node(&tailnet, "right"));
+    left.up(&key, &[]).unwrap();
+    right.up(&key, &[]).unwrap();
+    left.wait_peer("right").unwrap();
     let mut bus = api.watch(everything()).await.unwrap();
-    bus.next().await.unwrap();
-    assert!(api.dns_config().await.unwrap().extra_records.is_empty());
-    let record = |value: &str| Record {
-        name: "db.example.com".to_owned(),
-        r#type: String::new(),
-        value: value.to_owned(),
-    };
-    let records = vec![record("100.64.9.9"), record("fd7a:115c:a1e0::909")];
-    tailnet.set_dns(&Dns { records, ..Dns::default() }).unwrap();
-    // There is no message of its own for them: the node itself is told anew.
-    let config = loop {
-        until(&mut bus, "the change", |notify| notify.self_change.is_some()).await;
-        let config = api.dns_config().await.unwrap();
-        // Else it was something else about the node.
-        if !config.extra_records.is_empty() {
-            break config;
-        }
-    };
-    let addresses: Vec<_> = config.extra_records.iter().filter_map(DnsRecord::address).collect();
-    assert_eq!(
-        addresses,
-        ["100.64.9.9", "fd7a:115c:a1e0::909"].map(|a| a.parse::<IpAddr>().unwrap())
-    );
-    assert!(config.extra_records.iter().all(|record| record.name == "db.example.com"));
-    assert_eq!(api.status(false).await.unwrap().extra_records, config.extra_records);
-    assert_eq!(config.cert_domains, ["names.tailnet.ts.net"]);
-    assert_eq!(api.cert_domains().await.unwrap(), config.cert_domains);
-    let time = Duration::from_secs(5);
-    let error = api.cert_pair("other.tailnet.ts.net", Duration::ZERO, time).await.unwrap_err();
-    assert!(matches!(error, Error::Status { code: 500, .. }), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_serve_configuration_is_set_by_the_tag_of_the_one_before() {
-    if skipped() {
-        return;
-    }
-    let tailnet = Tailnet::start().unwrap();
-    let (node, api) = node(&tailnet, "serving");
-    node.up(&tailnet.auth_key(&tagged()).unwrap(), &[]).unwrap();
-    let (_, empty) = api.serve_config().await.unwrap();
-    let mut config = ServeConfig::default();
-    let forward = TcpPortHandler {
-        tcp_forward: "127.0.0.1:5432".to_owned(),
-        proxy_protocol: 2,
-        ..TcpPortHandler::default()
-    };
-    config.tcp.insert(5432, forward);
-    config.tcp.insert(80, TcpPortHandler { http: true, ..TcpPortHandler::default() });
-    let mut web = WebServerConfig::default();
-    let text = HttpHandler { text: "hello".to_owned(), ..HttpHandler::default() };
-    web.handlers.insert("/".to_owned(), text);
-    config.web.insert("serving.tailnet.ts.net:80".to_owned(), web);
-    api.set_serve_config(&config, Some(&empty)).await.unwrap();
-    let (read, tag) = api.serve_config().await.unwrap();
-    assert_eq!(read, config);
-    assert_ne!(tag, empty);
-
-    let other = ServeConfig::default();
-    let error = api.set_serve_config(&other, Some(&empty)).await.unwrap_err();
-    assert!(matches!(error, Error::Changed), "{error}");
-    assert_eq!(api.serve_config().await.unwrap(), (config, tag.clone()), "nothing was changed");
-    // Without a tag, and with that of the one in force.
-    api.set_serve_config(&read, None).await.unwrap();
-    api.set_serve_config(&other, Some(&tag)).await.unwrap();
-    assert_eq!(api.serve_config().await.unwrap().0, other);
-    let never = api.set_serve_config(&other, Some(&ETag("a\nb".to_owned()))).await.unwrap_err();
-    assert!(matches!(never, Error::Changed), "{never}");
+    let (own, peer) = (tailnet.find("left").unwrap().id, tailnet.find("right").unwrap().id);
+    let address = "100.99.0.1".parse().unwrap();
+    tailnet.set_masks(&[Mask { node: own, peer, addresses: vec![address] }]).unwrap();
+    let seen = until(&mut bus, "the masquerade", |notify| {
+        notify.peers_changed.iter().any(|node| node.masquerade4 == Some(address))
+    })
+    .await;
+    assert_eq!(seen.peers_changed[0].masquerade6, None);
 }
