@@ -11,7 +11,7 @@ use proxy_testbed::{
     tailnet::{Dns, Record},
 };
 
-use crate::{everything, node, skipped, tagged, until};
+use crate::{PATIENCE, everything, node, skipped, tagged, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_that_the_control_server_adds_are_told_and_read() {
@@ -130,4 +130,26 @@ async fn a_service_is_told_to_its_host_and_to_peers() {
     let records = watching.dns_config().await.unwrap().extra_records;
     let named: Vec<_> = records.iter().filter_map(DnsRecord::address).collect();
     assert_eq!(named, addresses, "{records:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_made_once_and_handed_out_with_its_key() {
+    if skipped() {
+        return;
+    }
+    let tailnet = Tailnet::start().unwrap();
+    let _acme = tailnet.start_acme().unwrap();
+    let (node, api) = node(&tailnet, "certified");
+    node.up(&tailnet.auth_key(&tagged()).unwrap(), &[]).unwrap();
+    let domain = api.cert_domains().await.unwrap().remove(0);
+    assert_eq!(domain, "certified.tailnet.ts.net");
+    let hasty = api.cert_pair(&domain, Duration::ZERO, Duration::from_millis(1)).await.unwrap_err();
+    assert!(matches!(hasty, Error::Timeout { .. }), "{hasty}");
+    let pair = api.cert_pair(&domain, Duration::ZERO, PATIENCE).await.unwrap();
+    assert!(pair.key.contains("PRIVATE KEY-----"));
+    assert!(pair.chain.matches("-----BEGIN CERTIFICATE-----").count() >= 2, "{}", pair.chain);
+    let secret = pair.key.lines().nth(1).unwrap();
+    assert!(!format!("{pair:?}").contains(secret));
+    let again = api.cert_pair(&domain, Duration::ZERO, PATIENCE).await.unwrap();
+    assert!(again == pair, "another one was made");
 }
