@@ -6,6 +6,7 @@ use proxy::localapi::{
     lines::{Lines, TooLong},
     parse::{self, ParseError},
 };
+use serde_json::Value;
 
 /// A line of the bus is at most so long here, so that some inputs exceed it.
 const LONGEST: usize = 2048;
@@ -27,8 +28,12 @@ pub fn localapi(data: &[u8]) {
         assert_eq!(status.state().map(|state| state.to_string()), named(&status.backend_state));
     }
     if let Some(config) = read(parse::serve_config(data)) {
-        let text = serde_json::to_vec(&config).unwrap_or_default();
-        assert_eq!(parse::serve_config(&text), Ok(config), "changed by being written and read");
+        let written = serde_json::to_value(&config).unwrap_or_default();
+        if !fractions(&written) {
+            let text = written.to_string();
+            let again = parse::serve_config(text.as_bytes());
+            assert_eq!(again, Ok(config), "changed by being written and read");
+        }
     }
     if let Some(pair) = read(parse::cert_pair(data)) {
         assert_eq!(data, [pair.key.as_bytes(), pair.chain.as_bytes()].concat());
@@ -45,6 +50,16 @@ pub fn localapi(data: &[u8]) {
         parse::retry_after(value, SystemTime::UNIX_EPOCH);
     }
     lines(data);
+}
+
+/// Whether there is a number that is no integer of 64 bits: serde_json keeps such a one nearly, not exactly.
+fn fractions(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.is_f64(),
+        Value::Array(list) => list.iter().any(fractions),
+        Value::Object(map) => map.values().any(fractions),
+        Value::Null | Value::Bool(_) | Value::String(_) => false,
+    }
 }
 
 fn read<T>(result: Result<T, ParseError>) -> Option<T> {

@@ -1,5 +1,5 @@
 //! What tailscaled serves itself: `ipn.ServeConfig`, read and written. What this version does not know is kept in `rest`, so
-//! that writing back what was read loses nothing.
+//! that writing back what was read loses nothing; numbers that are no integers of 64 bits are kept nearly.
 
 use std::collections::BTreeMap;
 
