@@ -29,15 +29,24 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type App = State<Arc<Shared>>;
-type Refused = (StatusCode, String);
+/// A status code and a line of text.
+pub type Refused = (StatusCode, String);
 
-/// Serves on both until the process ends.
+/// Serves a proxy without a tailnet on both until the process ends.
 pub async fn serve(
     shared: Arc<Shared>,
     tcp: TcpListener,
     unix: Option<UnixListener>,
 ) -> std::io::Result<()> {
-    let router = router(shared);
+    listen(alone(shared), tcp, unix).await
+}
+
+/// Serves a router on both until the process ends.
+pub async fn listen(
+    router: Router,
+    tcp: TcpListener,
+    unix: Option<UnixListener>,
+) -> std::io::Result<()> {
     let over_tcp = router.clone().into_make_service_with_connect_info::<SocketAddr>();
     let tcp = axum::serve(tcp, over_tcp);
     match unix {
@@ -66,16 +75,25 @@ pub async fn listen_unix(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn router(shared: Arc<Shared>) -> Router {
+/// Without a tailnet.
+fn alone(shared: Arc<Shared>) -> Router {
+    router(Arc::clone(&shared)).merge(
+        Router::new()
+            .route("/metrics", get(metrics_answer))
+            .route("/healthz", get(|| async { "ok\n" }))
+            .with_state(shared),
+    )
+}
+
+/// What every proxy serves; `/metrics` and `/healthz` are left to the caller.
+pub fn router(shared: Arc<Shared>) -> Router {
     let commands = Router::new()
         .route("/v1/log-level", put(log_level))
         .route("/v1/data-path", post(data_path))
         .layer(middleware::from_fn(this_host_only));
     Router::new()
-        .route("/metrics", get(metrics_text))
         .route("/v1/status", get(status_document))
         .route("/v1/explain", get(explain_packet))
-        .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .merge(commands)
         .with_state(shared)
@@ -100,18 +118,22 @@ async fn snapshot(shared: &Shared) -> Result<Snapshot, Refused> {
     }
 }
 
-async fn metrics_text(State(shared): App) -> Result<impl IntoResponse, Refused> {
-    let snapshot = snapshot(&shared).await?;
+async fn metrics_answer(State(shared): App) -> Result<impl IntoResponse, Refused> {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], metrics_text(&shared).await?))
+}
+
+/// The metrics of the data paths.
+pub async fn metrics_text(shared: &Shared) -> Result<String, Refused> {
+    let snapshot = snapshot(shared).await?;
     let scrape = Scrape {
         snapshot,
         state: shared.engine.state(),
         config_errors: shared.config().error_count as u64,
         ready: shared.is_ready(),
     };
-    let text = metrics::text(scrape, &shared.apply_seconds)
-        .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], text))
+    metrics::text(scrape, &shared.apply_seconds)
+        .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
 async fn status_document(State(shared): App) -> Result<Json<Status>, Refused> {
@@ -135,6 +157,8 @@ async fn status_document(State(shared): App) -> Result<Json<Status>, Refused> {
             bpffs: crate::capability::bpffs().map(|path| path.display().to_string()),
             resident_bytes: crate::capability::resident(),
         },
+        tailnet: shared.pod.get().map(|pod| pod.tailnet()),
+        targets: shared.pod.get().map(|pod| pod.targets()).unwrap_or_default(),
     }))
 }
 

@@ -23,6 +23,9 @@ pub struct Args {
 pub enum Command {
     /// Carry traffic until told to stop. SIGHUP reads the file again; SIGTERM drains; a second one ends at once.
     Run(Run),
+    /// Be the entry point of a pod on a tailnet: run tailscaled, forward by the TS_ variables of upstream's container until
+    /// told to stop. SIGTERM drains; a second one ends at once.
+    Pod(Pod),
     /// Check a rules file and name everything that is wrong with it.
     Check {
         /// The rules file; `-` is standard input.
@@ -115,6 +118,35 @@ pub struct Run {
     /// The data path, whatever the configuration says; `auto` leaves it to the configuration.
     #[arg(long, env = "SLUICE_DATA_PATH", default_value = "auto")]
     pub data_path: PathArg,
+    /// Form of the log.
+    #[arg(long, env = "SLUICE_LOG_FORMAT", default_value = "text")]
+    pub log_format: Format,
+    /// error, warn, info, debug, trace, or directives such as proxy=debug.
+    #[arg(long, env = "SLUICE_LOG_LEVEL", default_value = "info")]
+    pub log_level: String,
+}
+
+/// Flags of `pod`.
+#[derive(Debug, ClapArgs)]
+pub struct Pod {
+    /// The tailscaled program.
+    #[arg(long, env = "SLUICE_TAILSCALED", default_value = "tailscaled")]
+    pub tailscaled: PathBuf,
+    /// The tailscale program.
+    #[arg(long, env = "SLUICE_TAILSCALE", default_value = "tailscale")]
+    pub tailscale: PathBuf,
+    /// Directory on a bpffs for pinned maps and links [default: the first writable one].
+    #[arg(long, env = "SLUICE_BPFFS")]
+    pub bpffs: Option<PathBuf>,
+    /// Unix socket for `status`, `top` and commands.
+    #[arg(long, env = "SLUICE_SOCKET", default_value_os_t = crate::client::default_socket())]
+    pub socket: PathBuf,
+    /// The data path; `auto` is the best that works.
+    #[arg(long, env = "SLUICE_DATA_PATH", default_value = "auto")]
+    pub data_path: PathArg,
+    /// How long flows may go on after SIGTERM, in seconds.
+    #[arg(long, env = "SLUICE_DRAIN_SECONDS", default_value_t = 20)]
+    pub drain_seconds: u64,
     /// Form of the log.
     #[arg(long, env = "SLUICE_LOG_FORMAT", default_value = "text")]
     pub log_format: Format,

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod only;
 pub mod parsers;
 pub mod pod;
+pub mod quiet;
 pub mod run;
 pub mod shared;
 pub mod status;

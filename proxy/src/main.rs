@@ -51,12 +51,11 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(args) => {
             let level = telemetry::start(args.log_format, &args.log_level)?;
-            memory::keep_little();
-            let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            let outcome = runtime.block_on(proxy::run::run(args, level));
-            // The HTTP interface's connections must not hold up the end.
-            runtime.shutdown_background();
-            return outcome;
+            return serve(proxy::run::run(args, level));
+        }
+        Command::Pod(args) => {
+            let level = telemetry::start(args.log_format, &args.log_level)?;
+            return serve(proxy::pod::run::run(args, level));
         }
         Command::Check { file, json } => return check(&file, json),
         Command::Status { peer, json } => {
@@ -112,6 +111,16 @@ fn run(command: Command) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs what ends only when it is told to.
+fn serve(work: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    memory::keep_little();
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let outcome = runtime.block_on(work);
+    // The HTTP interface's connections must not hold up the end.
+    runtime.shutdown_background();
+    outcome
 }
 
 fn runtime() -> Result<Runtime> {

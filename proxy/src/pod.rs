@@ -1,4 +1,17 @@
 //! The pod's process on a tailnet: settings from its environment, and what follows from them.
 
+pub mod drain;
+pub mod files;
+pub mod http;
+pub mod installer;
+pub mod link;
+pub mod local;
+pub mod login;
+pub mod names;
+pub mod resolve;
+pub mod run;
 pub mod secret;
 pub mod settings;
+pub mod state;
+pub mod upstream;
+pub mod view;

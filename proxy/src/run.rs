@@ -21,13 +21,12 @@ use crate::{
     data_path::select::Real,
     engine::Engine,
     only::{Only, OnlyError},
+    quiet::quiet,
     shared::Shared,
     status::ConfigStatus,
     telemetry::Level,
 };
 
-/// How many readings without a packet make a proxy quiet.
-const QUIET_READINGS: u32 = 3;
 /// Until a valid configuration says otherwise.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -195,7 +194,7 @@ impl Loop {
         self.shared.stop();
         tracing::info!(deadline = ?self.drain, "draining");
         tokio::select! {
-            () = self.quiet() => tracing::info!("quiet"),
+            () = quiet(&self.shared.engine) => tracing::info!("quiet"),
             () = time::sleep(self.drain) => tracing::info!("the deadline has come"),
             _ = terminate.recv() => tracing::warn!("told again: ending at once"),
             _ = interrupt.recv() => tracing::warn!("told again: ending at once"),
@@ -205,26 +204,5 @@ impl Loop {
         let _ = std::fs::remove_file(&self.args.socket);
         removed.map_err(anyhow::Error::msg).context("removing the data path")?;
         Ok(ExitCode::SUCCESS)
-    }
-
-    /// Until no packet comes any more; when no flow is left either, sooner. (The live flows are as of the last ageing.)
-    async fn quiet(&self) {
-        let mut last = None;
-        let mut still = 0;
-        let mut ticks = time::interval(Duration::from_secs(1));
-        loop {
-            ticks.tick().await;
-            let Ok(Ok(snapshot)) = self.shared.engine.counters().await else { continue };
-            let packets: u64 = snapshot
-                .series
-                .values()
-                .map(|count| count.original_packets.wrapping_add(count.reply_packets))
-                .fold(0, u64::wrapping_add);
-            still = if last == Some(packets) { still + 1 } else { 0 };
-            last = Some(packets);
-            if still >= QUIET_READINGS || (still > 0 && snapshot.live_flows == Some(0)) {
-                return;
-            }
-        }
     }
 }

@@ -3,14 +3,14 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use prometheus_client::metrics::histogram::Histogram;
 
-use crate::{engine::Engine, status::ConfigStatus, telemetry::Level};
+use crate::{engine::Engine, pod::state::Pod, status::ConfigStatus, telemetry::Level};
 
 /// The process's state.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct Shared {
     pub apply_seconds: Histogram,
     /// The log's level.
     pub level: Level,
+    /// The node, of a proxy on a tailnet.
+    pub pod: OnceLock<Arc<Pod>>,
     config: Mutex<ConfigStatus>,
     admin: AtomicBool,
     stopping: AtomicBool,
@@ -33,6 +35,7 @@ impl Shared {
             engine,
             apply_seconds: crate::metrics::apply_seconds(),
             level,
+            pod: OnceLock::new(),
             config: Mutex::new(config),
             admin: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -69,7 +72,8 @@ impl Shared {
             ("admin", self.admin.load(Ordering::Relaxed)),
             ("running", !self.stopping.load(Ordering::Relaxed)),
         ];
-        latches.into_iter().map(|(name, open)| (name.to_owned(), open)).collect()
+        let pod = self.pod.get().map(|pod| pod.latches()).into_iter().flatten();
+        latches.into_iter().chain(pod).map(|(name, open)| (name.to_owned(), open)).collect()
     }
 
     /// Whether all of them are open.

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use proxy_rules::{Series, Snapshot, validate::ConfigError};
 use serde::{Deserialize, Serialize};
 
+mod tailnet;
+
+pub use self::tailnet::{TailnetStatus, TargetStatus};
 use crate::engine::State;
 
 /// The version of the document.
@@ -37,6 +40,12 @@ pub struct Status {
     pub flows: FlowStatus,
     /// The process.
     pub process: ProcessStatus,
+    /// The node and tailscaled, of a proxy on a tailnet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tailnet: Option<TailnetStatus>,
+    /// Where each entry's traffic is to go, and whether it can.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetStatus>,
 }
 
 /// The data path in force, and why not another.

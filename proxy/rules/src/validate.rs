@@ -57,6 +57,16 @@ pub fn validate_bytes(bytes: &[u8]) -> Result<Config, Errors> {
     }
 }
 
+/// Compiles a document that a program has made.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn compile(document: &Document) -> Result<Config, Errors> {
+    let mut report = error::Report::default();
+    let config = compile::compile(document, &shape::Repaired::new(), &mut report);
+    if report.is_empty() { Ok(config) } else { Err(report.finish()) }
+}
+
 /// Reads a rules file without compiling it.
 ///
 /// # Errors

@@ -11,6 +11,7 @@ pub mod capture;
 pub mod classifier;
 pub mod counter;
 pub mod daemon;
+pub mod dns;
 pub mod http;
 pub mod namespace;
 pub mod offload;

@@ -181,6 +181,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "cases", Tier::Cases),
     here("proxy", "userspace", Tier::Namespace),
     here("proxy", "process", Tier::Process),
+    here("proxy", "tailnet", Tier::Namespace).on_a_tailnet(),
     here("proxy", "continuity", Tier::Process),
     here("proxy", "localapi", Tier::Namespace).on_a_tailnet(),
     here("proxy", "tailscaled", Tier::Process).on_a_tailnet(),

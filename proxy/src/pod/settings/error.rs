@@ -87,11 +87,15 @@ pub enum Problem {
     /// Useless without the other switched off.
     #[error("needs a TUN device: set TS_USERSPACE to false, or unset this")]
     NeedsTun,
-    /// Only in a cluster.
-    #[error("only works inside Kubernetes (KUBERNETES_SERVICE_HOST is unset): unset it")]
+    /// Nobody is told what is installed; a warning.
+    #[error(
+        "outside Kubernetes (KUBERNETES_SERVICE_HOST is unset) no operator is told what is installed: see /v1/status"
+    )]
     OutsideKubernetes,
-    /// What is written goes to the state Secret.
-    #[error("needs a state Secret, and TS_KUBE_SECRET is empty: name one, or unset this")]
+    /// What is installed would be written to the state Secret; a warning.
+    #[error(
+        "TS_KUBE_SECRET is empty, so that no operator is told what is installed: see /v1/status"
+    )]
     WithoutSecret,
     /// Going away; a warning.
     #[error("is deprecated: set {instead} instead")]

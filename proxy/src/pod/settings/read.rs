@@ -64,8 +64,8 @@ pub(super) fn settings(lookup: &Lookup<'_>, root: &Path) -> Result<Settings, Set
     ];
     for (variable, _) in groups.into_iter().filter(|(_, given)| *given) {
         match &kube {
-            None => env.error(variable, Problem::OutsideKubernetes),
-            Some(Kube { secret: None, .. }) => env.error(variable, Problem::WithoutSecret),
+            None => env.warn(variable, Problem::OutsideKubernetes),
+            Some(Kube { secret: None, .. }) => env.warn(variable, Problem::WithoutSecret),
             Some(_) => {}
         }
     }

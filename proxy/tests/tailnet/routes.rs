@@ -1,0 +1,121 @@
+//! Subnet routes both ways, an exit node, routes that come and go.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_testbed::{
+    tailnet::{Settings, Tailnet},
+    topology::{HOSTS, PROXY_CLUSTER},
+    traffic::tcp::Client,
+};
+
+use crate::pod::{CHANGE, KERNEL_PATHS, Place, Servers, counted, exchange, serve_all};
+
+const SUBNETS: &str = "192.0.2.0/24,2001:db8:2::/64";
+
+#[test]
+fn a_subnet_is_reached_from_the_tailnet_and_reaches_it() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    tailnet.configure(Settings { auto_approve: true, https: false }).unwrap();
+    let peer = tailnet.joined("peer", &["--accept-routes"]).unwrap();
+    let peer_at = peer.addresses().unwrap();
+    let _peer_servers = serve_all(&peer.underlay.namespace, &peer_at, 80).unwrap();
+    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
+        let name = format!("router{index}");
+        let place = Place::new(&tailnet, &name).unwrap().with("TS_ROUTES", SUBNETS);
+        let backends = HOSTS[1];
+        let _servers: Vec<_> =
+            backends.iter().map(|at| Servers::new(&place.cluster, at, 80).unwrap()).collect();
+        let [v4, v6] = PROXY_CLUSTER;
+        place
+            .cluster
+            .ip([
+                format!("route add 100.64.0.0/10 via {v4}").as_str(),
+                &format!("route add fd7a:115c:a1e0::/48 via {v6}"),
+            ])
+            .unwrap();
+        let pod = place.start(data_path).unwrap();
+        let pod_at = peer.meet(&name).unwrap();
+        peer.ping(pod_at[0]).unwrap();
+        for backend in backends {
+            let to = SocketAddr::new(backend.parse().unwrap(), 80);
+            exchange(&peer.underlay.namespace, to)
+                .map_err(|error| format!("{data_path}: {error:#}\n{}", pod.daemon.log()))
+                .unwrap();
+            let client = Client::connect(&peer.underlay.namespace, to).unwrap();
+            let own = PROXY_CLUSTER[usize::from(to.is_ipv6())].parse::<IpAddr>().unwrap();
+            assert_eq!(client.seen_ip(), own, "hosts of the subnet need no route back");
+        }
+        let (_, _, flows) = counted(&pod, "routes", "any").unwrap();
+        assert_eq!(flows, 8, "{data_path}: two TCP connections, UDP and ICMP of each family");
+        // The other way round: the peer sees who of the subnet it is.
+        for at in &peer_at {
+            let to = SocketAddr::new(*at, 80);
+            exchange(&pod.place.cluster, to)
+                .map_err(|error| format!("{data_path}: {error:#}\n{}", pod.daemon.log()))
+                .unwrap();
+            let client = Client::connect(&pod.place.cluster, to).unwrap();
+            let seen = client.seen_ip().to_string();
+            assert!(
+                HOSTS.iter().flatten().any(|host| *host == seen),
+                "{seen} is not of the subnet"
+            );
+        }
+        let (_, _, flows) = counted(&pod, "routes-back", "any").unwrap();
+        assert_eq!(flows, 8, "{data_path}");
+        // A route that is advertised no more carries nothing new. (An app connector's come and go like this.)
+        pod.edit_prefs(r#"{"AdvertiseRoutes": ["192.0.2.13/32"], "AdvertiseRoutesSet": true}"#)
+            .unwrap();
+        pod.wait(CHANGE, "the route is in force", |status| {
+            status["targets"].to_string().contains("192.0.2.13/32")
+                && !status["targets"].to_string().contains("/24")
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn an_exit_node_leads_to_what_is_not_on_the_tailnet() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    tailnet.configure(Settings { auto_approve: true, https: false }).unwrap();
+    let outside = ["203.0.113.9", "2001:db8:113::9"];
+    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
+        let name = format!("exit{index}");
+        let place = Place::new(&tailnet, &name).unwrap().with(
+            "TS_EXTRA_ARGS",
+            &format!("--login-server={} --advertise-exit-node", tailnet.url()),
+        );
+        place
+            .cluster
+            .ip([
+                "address add 203.0.113.9/32 dev lo",
+                "address add 2001:db8:113::9/128 dev lo nodad",
+            ])
+            .unwrap();
+        let [v4, v6] = HOSTS[0];
+        place
+            .underlay
+            .namespace
+            .ip([
+                format!("route add default via {v4}").as_str(),
+                &format!("route add ::/0 via {v6}"),
+            ])
+            .unwrap();
+        let _servers: Vec<_> =
+            outside.iter().map(|at| Servers::new(&place.cluster, at, 80).unwrap()).collect();
+        let pod = place.start(data_path).unwrap();
+        let peer = tailnet.joined(&format!("peer{index}"), &[]).unwrap();
+        let pod_at = peer.meet(&name).unwrap();
+        peer.ping(pod_at[0]).unwrap();
+        peer.cli(&["set", &format!("--exit-node={}", pod_at[0])]).unwrap();
+        for address in outside {
+            let to = SocketAddr::new(address.parse().unwrap(), 80);
+            exchange(&peer.underlay.namespace, to)
+                .map_err(|error| format!("{data_path}: {error:#}\n{}", pod.daemon.log()))
+                .unwrap();
+        }
+        let (_, _, flows) = counted(&pod, "routes", "any").unwrap();
+        assert_eq!(flows, 6, "{data_path}");
+    }
+}
