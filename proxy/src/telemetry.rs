@@ -36,13 +36,17 @@ impl Level {
     }
 }
 
+/// Says of every failed request to the API server that it is an error; whoever made it says what that means.
+const SILENCED: &str = "kube_client::client::builder=off";
+
 fn filter(level: &str) -> Result<EnvFilter, BadLevel> {
     // A lone word that is no level would be taken for the name of a target, and silence everything else.
     let level_word = level.parse::<tracing::level_filters::LevelFilter>().is_ok();
     if !level_word && !level.contains('=') {
         return Err(BadLevel { level: level.to_owned() });
     }
-    EnvFilter::try_new(level).map_err(|_| BadLevel { level: level.to_owned() })
+    EnvFilter::try_new(format!("{level},{SILENCED}"))
+        .map_err(|_| BadLevel { level: level.to_owned() })
 }
 
 /// Starts logging.
@@ -59,4 +63,21 @@ pub fn start(format: Format, level: &str) -> Result<Level, BadLevel> {
         tracing::debug!(%error, "logging is set up already");
     }
     Ok(Level(handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_cries_is_silenced_at_every_level_and_nothing_else_is() {
+        for level in ["info", "debug", "proxy=trace,kube_client=debug"] {
+            let filter = filter(level).unwrap().to_string();
+            assert!(filter.contains(SILENCED), "{filter}");
+            for directive in level.split(',') {
+                assert!(filter.split(',').any(|word| word == directive), "{filter}");
+            }
+        }
+        assert!(filter("nonsense").is_err());
+    }
 }

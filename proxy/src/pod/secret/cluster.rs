@@ -31,6 +31,8 @@ pub fn client(settings: &Kube) -> Result<(Client, String), ClusterError> {
     };
     let mut config = config.map_err(ClusterError::ServiceAccount)?;
     config.connect_timeout = Some(CONNECT);
+    // Each of us tries again at its own pace, and tells why; fifteen quick attempts inside one would hide the reason.
+    config.default_retry = false;
     let namespace = config.default_namespace.clone();
     Ok((Client::try_from(config).map_err(ClusterError::Client)?, namespace))
 }
