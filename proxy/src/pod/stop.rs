@@ -1,0 +1,58 @@
+//! The end of a pod's process: what is advertised is withdrawn, and flows may go on until they are quiet or time is up.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::{signal::unix::Signal, time};
+
+use crate::{
+    localapi::{LocalApi, PrefsChange},
+    quiet::quiet,
+    shared::Shared,
+    tailscaled::Tailscaled,
+};
+
+/// How long tailscaled may take to end.
+const TAILSCALED_STOP: Duration = Duration::from_secs(4);
+
+/// Withdraws what is advertised, serves until quiet or the deadline, and ends.
+pub(super) async fn stop(
+    shared: &Shared,
+    api: &LocalApi,
+    tailscaled: &Tailscaled,
+    drain: Duration,
+    terminate: &mut Signal,
+    interrupt: &mut Signal,
+) -> Result<()> {
+    shared.stop();
+    tracing::info!(deadline = ?drain, "draining");
+    let drained = async {
+        withdraw(api).await;
+        quiet(&shared.engine).await;
+    };
+    tokio::select! {
+        () = drained => tracing::info!("quiet"),
+        () = time::sleep(drain) => tracing::info!("the deadline has come"),
+        _ = terminate.recv() => tracing::warn!("told again: ending at once"),
+        _ = interrupt.recv() => tracing::warn!("told again: ending at once"),
+    }
+    tailscaled.stop(TAILSCALED_STOP).await;
+    let removed = shared.engine.end().await?;
+    removed.map_err(anyhow::Error::msg).context("removing the data path")
+}
+
+/// Has control lead new connections to other hosts of the Services.
+async fn withdraw(api: &LocalApi) {
+    let none = PrefsChange { advertise_services: Some(Vec::new()), ..PrefsChange::default() };
+    let withdrawn = async {
+        if api.prefs().await?.advertise_services.is_empty() {
+            return Ok(false);
+        }
+        api.edit_prefs(&none).await.map(|_| true)
+    };
+    match withdrawn.await {
+        Ok(true) => tracing::info!("the Services are withdrawn"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%error, "withdrawing the Services"),
+    }
+}
