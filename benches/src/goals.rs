@@ -33,6 +33,27 @@ pub struct Goal {
 }
 
 impl Goal {
+    /// Judged by the median of what each round gave.
+    pub fn new(
+        id: &'static str,
+        what: &'static str,
+        sample: &[f64],
+        floor: f64,
+        aim: f64,
+        better: Better,
+    ) -> Self {
+        Self {
+            id,
+            what,
+            value: stats::quantile(sample, 0.5),
+            quartiles: stats::quartiles(sample),
+            floor,
+            aim,
+            better,
+            not_measured: sample.is_empty().then_some("left out of this run"),
+        }
+    }
+
     /// Whether it was measured and does not reach its floor.
     pub fn is_missed(&self) -> bool {
         self.value.is_some_and(|value| !reaches(value, self.floor, self.better))
@@ -119,16 +140,7 @@ impl Book<'_> {
         let half_pairs: Vec<f64> = self.found.iter().map(|f| f.without_pair as f64).collect();
         let errors: Vec<f64> = self.errors().into_iter().collect();
         let resident: Vec<f64> = self.resident.into_iter().collect();
-        let goal = |id, what, sample: &[f64], floor, aim, better| Goal {
-            id,
-            what,
-            value: stats::quantile(sample, 0.5),
-            quartiles: stats::quartiles(sample),
-            floor,
-            aim,
-            better,
-            not_measured: sample.is_empty().then_some("left out of this run"),
-        };
+        let goal = Goal::new;
         let mut goals = vec![
             goal(
                 "G1",

@@ -28,6 +28,7 @@ pub mod rig;
 pub mod rival;
 pub mod rung;
 pub mod series;
+pub mod sockets;
 pub mod stats;
 pub mod table;
 pub mod tcp;

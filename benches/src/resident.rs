@@ -98,7 +98,8 @@ fn wait_until_in_force(log: &Path) -> Result<()> {
     }
 }
 
-fn resident(process: u32) -> Result<f64> {
+/// Megabytes (10^6) of a process that are in memory.
+pub fn resident(process: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());

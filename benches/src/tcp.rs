@@ -20,7 +20,7 @@ use crate::{
     rig::{CLIENTS, Entry, Lane, Rig},
     rung::{Fitting, Rung},
     series::{Measure, Series},
-    stats,
+    sockets::{self, ECHO, ONCE, PATIENCE},
 };
 
 /// Rungs that carry TCP on veth pairs. XDP does not: it would meet sums that are not there yet.
@@ -43,11 +43,6 @@ pub const MANY_PORTS: [(Rung, u16); 7] = [
     (Rung::NftUpstream, 10_000),
 ];
 
-const STREAM: u8 = b'S';
-const ECHO: u8 = b'R';
-const ONCE: u8 = b'C';
-/// What a client waits for an answer before the measurement fails.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that are open at once where connections are counted: of one at a time, most would be the two threads' waiting
 /// for each other.
 const IN_FLIGHT: usize = 16;
@@ -220,28 +215,12 @@ impl Client {
     }
 
     fn stream(&mut self, time: Duration) -> Result<Vec<f64>> {
-        let mut connection = self.connect()?;
-        let data = vec![0; 1 << 17];
-        connection.write_all(&[STREAM])?;
-        let start = Instant::now();
-        while start.elapsed() < time {
-            connection.write_all(&data)?;
-        }
-        connection.shutdown(std::net::Shutdown::Write)?;
-        let mut total = [0; 8];
-        connection.read_exact(&mut total)?;
-        let seconds = start.elapsed().as_secs_f64();
-        Ok(vec![u64::from_be_bytes(total) as f64 * 8e-9 / seconds])
+        let sent = sockets::stream(&mut self.connect()?, time)?;
+        Ok(vec![sent.gigabits()])
     }
 
     fn rr(&mut self, time: Duration) -> Result<Vec<f64>> {
-        let mut connection = self.connect()?;
-        connection.write_all(&[ECHO])?;
-        transactions(time, || {
-            connection.write_all(&[ECHO])?;
-            connection.read_exact(&mut [0])?;
-            Ok(())
-        })
+        sockets::transactions(&mut self.connect()?, time)
     }
 
     fn crr(&mut self, time: Duration) -> Result<Vec<f64>> {
@@ -260,28 +239,8 @@ impl Client {
                 times.push(began.elapsed().as_secs_f64() * 1e6);
             }
         }
-        Ok(rate_and_times(&times, start.elapsed()))
+        Ok(sockets::rate_and_times(&times, start.elapsed()))
     }
-}
-
-/// Rate, and the times that 50, 99 and 99.9 of 100 stay under, in microseconds.
-fn transactions(time: Duration, mut one: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
-    let mut times = Vec::new();
-    let start = Instant::now();
-    let mut last = start;
-    while last - start < time {
-        one()?;
-        let now = Instant::now();
-        times.push((now - last).as_secs_f64() * 1e6);
-        last = now;
-    }
-    Ok(rate_and_times(&times, last - start))
-}
-
-fn rate_and_times(times: &[f64], took: Duration) -> Vec<f64> {
-    let mut values = vec![times.len() as f64 / took.as_secs_f64()];
-    values.extend([0.5, 0.99, 0.999].into_iter().filter_map(|q| stats::quantile(times, q)));
-    values
 }
 
 fn listen() -> Result<TcpListener> {
@@ -316,30 +275,10 @@ fn serve(listener: &TcpListener, kind: Kind) {
                     oldest.read_exact(&mut kind).ok();
                 }
             }
-            [ECHO] => {
-                connection.set_nodelay(true).ok();
-                drop(thread::spawn(move || echo(connection)));
-            }
-            _ => drop(thread::spawn(move || swallow(connection))),
+            [ECHO] => drop(thread::spawn(move || sockets::echo(connection))),
+            _ => drop(thread::spawn(move || sockets::swallow(connection))),
         }
     }
-}
-
-fn echo(mut connection: TcpStream) {
-    let mut byte = [0];
-    while connection.read_exact(&mut byte).is_ok() && connection.write_all(&byte).is_ok() {}
-}
-
-fn swallow(mut connection: TcpStream) {
-    let mut data = vec![0; 1 << 18];
-    let mut total = 0_u64;
-    while let Ok(length) = connection.read(&mut data) {
-        if length == 0 {
-            break;
-        }
-        total += length as u64;
-    }
-    connection.write_all(&total.to_be_bytes()).ok();
 }
 
 /// `TcpInCsumErrors` and UDP's, at both ends.
