@@ -94,8 +94,18 @@ impl Node {
 
     /// A LocalAPI request, as `GET /localapi/v0/prefs`.
     pub fn local_api(&self, method: &str, path: &str, body: &str) -> Result<String> {
+        self.local_api_within(DEADLINE, method, path, body)
+    }
+
+    fn local_api_within(
+        &self,
+        patience: Duration,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<String> {
         let stream = UnixStream::connect(self.socket())?;
-        stream.set_read_timeout(Some(DEADLINE))?;
+        stream.set_read_timeout(Some(patience))?;
         http::request(stream, "local-tailscaled.sock", method, path, body)
     }
 
@@ -165,6 +175,15 @@ impl Node {
             .map_err(|error| self.explain(error.context(format!("{last:?}"))))?;
         }
         Ok(())
+    }
+
+    /// Whether a peer's tailscaled answers within that time, by whatever way. Makes no tunnel, so it may be asked as
+    /// often as wanted from when the node is not known yet.
+    pub fn finds(&self, address: IpAddr, patience: Duration) -> bool {
+        let path = format!("/localapi/v0/ping?type=disco&ip={address}");
+        let answer = self.local_api_within(patience, "POST", &path, "").unwrap_or_default();
+        let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+        answer.get("LatencySeconds").and_then(Value::as_f64).is_some_and(|seconds| seconds > 0.0)
     }
 
     /// Kills tailscaled as the kernel would; [`Self::launch`] starts it again.

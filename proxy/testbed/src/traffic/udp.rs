@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, UdpSocket},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -29,12 +29,15 @@ pub enum Answer {
     Echo,
     /// `own-address peer-address`.
     Names,
+    /// Nothing: datagrams are only counted.
+    Nothing,
 }
 
 /// A UDP server, until dropped.
 #[derive(Debug)]
 pub struct UdpServer {
     stop: Arc<AtomicBool>,
+    received: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -50,18 +53,27 @@ impl UdpServer {
         let own = socket.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
+        let received = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&received);
         let thread = std::thread::spawn(move || {
             let mut buffer = vec![0; 1 << 16];
             while !stopping.load(Ordering::Relaxed) {
                 if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
+                    counted.fetch_add(1, Ordering::Relaxed);
                     let _ = match answer {
                         Answer::Echo => socket.send_to(&buffer[..length], peer),
                         Answer::Names => socket.send_to(format!("{own} {peer}").as_bytes(), peer),
+                        Answer::Nothing => Ok(0),
                     };
                 }
             }
         });
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, received, thread: Some(thread) })
+    }
+
+    /// How many datagrams have come.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 }
 
