@@ -1,4 +1,4 @@
-//! Criterion benches and the packet-rate benchmark. `README.md` beside this crate has the method and a run's table.
+//! Criterion benches, the packet-rate and the tailnet benchmark. `README.md` beside this crate has the method and a run's table.
 #![allow(
     clippy::print_stdout,
     missing_docs,
@@ -31,5 +31,6 @@ pub mod series;
 pub mod sockets;
 pub mod stats;
 pub mod table;
+pub mod tailnet;
 pub mod tcp;
 pub mod tun;

@@ -1,4 +1,4 @@
-//! `bench`: the packet-rate benchmark, and criterion's benches.
+//! `bench`: the packet-rate and the tailnet benchmark, and criterion's benches.
 
 use std::{path::PathBuf, process::Command};
 
@@ -7,7 +7,7 @@ use clap::Subcommand;
 
 use crate::{
     setup::{self, Purpose},
-    step, workspace,
+    step, testbed, workspace,
 };
 
 /// Measures, prints a table, draws a plot.
@@ -25,6 +25,12 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Upstream's proxy pod and ours on a real tailnet, side by side.
+    Tailnet {
+        /// Passed on to the benchmark, as `--json FILE`; `-- --help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Times of pure functions.
     Criterion {
         /// Passed on to criterion, as a filter.
@@ -37,15 +43,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure(&[Purpose::Bench])?;
     let mut command = match &args.what {
         What::PacketRate { arguments } => {
-            let mut build = workspace::cargo("build");
-            build.args(["--release", "--package", "benches", "--package", "proxy", "--bins"]);
-            step::must("build", &mut build)?;
-            let programs = workspace::target_dir().join("release");
-            let mut command = Command::new(programs.join("packet-rate"));
-            command.args(arguments).env("SLUICE_PROXY", programs.join("sluice-proxy"));
+            let mut command = program("packet-rate", arguments)?;
             if let Some(rival) = netstack()? {
                 command.env("SLUICE_NETSTACK", rival);
             }
+            command
+        }
+        What::Tailnet { arguments } => {
+            let mut command = program("tailnet", arguments)?;
+            command.env(proxy_testbed_programs::VARIABLE, testbed::build()?);
             command
         }
         What::Criterion { arguments } => {
@@ -59,6 +65,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("the benchmark ended with {status}");
     }
     Ok(())
+}
+
+/// A benchmark's program, built together with the product's, which it is told of.
+fn program(name: &str, arguments: &[String]) -> Result<Command> {
+    let mut build = workspace::cargo("build");
+    build.args(["--release", "--package", "benches", "--package", "proxy", "--bins"]);
+    step::must("build", &mut build)?;
+    let programs = workspace::target_dir().join("release");
+    let mut command = Command::new(programs.join(name));
+    command.args(arguments).env("SLUICE_PROXY", programs.join("sluice-proxy"));
+    Ok(command)
 }
 
 /// Builds tailscaled's netstack, which our user-space path is compared with. Go is only for that, so it is not a need.

@@ -183,6 +183,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "process", Tier::Process),
     here("proxy", "tailnet", Tier::Namespace).on_a_tailnet(),
     here("proxy", "continuity", Tier::Process),
+    here("benches", "tailnet", Tier::Process).on_a_tailnet(),
     here("proxy", "localapi", Tier::Namespace).on_a_tailnet(),
     here("proxy", "tailscaled", Tier::Process).on_a_tailnet(),
     everywhere("proxy", "packet", Tier::Packet),
