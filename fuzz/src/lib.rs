@@ -22,7 +22,8 @@ pub use localapi::localapi;
 pub type Target = fn(&[u8]);
 
 /// All of them, by the name of their corpus.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 10] = [
+    ("client_header", client_header),
     ("config", config),
     ("conntrack", conntrack),
     ("explain", explain),
@@ -30,6 +31,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("nft", nft),
     ("packet", packet),
     ("route", route),
+    ("socks", socks),
     ("status", status),
 ];
 
@@ -98,6 +100,32 @@ pub fn explain(data: &[u8]) {
     let question = Question { protocol: line(), src: line(), dst: line(), from };
     if let Ok(answer) = proxy::explain::explain(&TABLE, &question, None) {
         assert!(!answer.outcome.is_empty());
+    }
+}
+
+/// What tailscaled says before a connection that it forwards: the PROXY protocol, both versions.
+pub fn client_header(data: &[u8]) {
+    in_steps(data, parsers::client_header);
+}
+
+/// What a SOCKS5 server answers, and the datagrams that it relays.
+pub fn socks(data: &[u8]) {
+    in_steps(data, parsers::socks_answer);
+    let payload = parsers::socks_datagram(data);
+    assert!(payload.is_none_or(|length| length + 10 <= data.len()), "a payload without a header");
+}
+
+/// Gives a reader what it asks for, as a stream does. It must come to an end within bounds, and say the same again.
+fn in_steps(data: &[u8], read: impl Fn(&[u8]) -> Result<bool, usize>) {
+    let mut given = 0;
+    while let Some(bytes) = data.get(..given) {
+        match read(bytes) {
+            Err(more) => {
+                assert!(more > 0 && given + more <= 1024, "asks for {more} bytes after {given}");
+                given += more;
+            }
+            Ok(said) => return assert_eq!(read(bytes), Ok(said)),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every refusal is kept with its reason; nothing falls back in silence.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use proxy_rules::{
     RuleTable,
@@ -13,7 +13,7 @@ use super::{
     ApplyError, DataPath, Kind, Unsupported,
     ebpf::{EbpfOptions, EbpfPath, XdpChoice},
     nftables::NftPath,
-    userspace::UserspacePath,
+    userspace::{UserspacePath, through::Through},
 };
 
 /// Why a path was not chosen.
@@ -81,13 +81,15 @@ pub trait Factory: Send {
 pub struct Real {
     /// `--bpffs`: stronger than the configuration.
     pub bpffs: Option<PathBuf>,
+    /// How user space reaches the tailnet where there is no TUN device.
+    pub through: Option<Arc<Through>>,
     configured: (Option<PathBuf>, Xdp),
 }
 
 impl Real {
     /// With the flag's bpffs.
     pub fn new(bpffs: Option<PathBuf>) -> Self {
-        Self { bpffs, configured: (None, Xdp::Off) }
+        Self { bpffs, ..Self::default() }
     }
 }
 
@@ -107,10 +109,14 @@ impl Factory for Real {
                 Box::new(EbpfPath::new(EbpfOptions { bpffs, xdp }))
             }
             Kind::Nftables => Box::new(NftPath::new()),
-            Kind::Userspace => Box::new(
-                UserspacePath::new()
-                    .map_err(|error| ApplyError::step("starting its runtime", error))?,
-            ),
+            Kind::Userspace => {
+                let path = UserspacePath::new()
+                    .map_err(|error| ApplyError::step("starting its runtime", error))?;
+                match &self.through {
+                    Some(through) => Box::new(path.through(Arc::clone(through))),
+                    None => Box::new(path),
+                }
+            }
         })
     }
 

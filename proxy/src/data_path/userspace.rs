@@ -11,7 +11,7 @@
 //!   [`DataPath::flows`] is empty and [`DataPath::adopt`] takes none; after [`Stance::KnownFlows`], connections end
 //!   here in their own time while another path takes the new ones.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use proxy_rules::{Flow, RuleTable, Snapshot};
@@ -24,17 +24,22 @@ use tokio::{
 use super::{ApplyError, CounterError, DataPath, Kind, Stance, Unsupported};
 
 mod bind;
+pub(crate) mod client_header;
 mod count;
 mod frontend;
 mod plan;
+pub(crate) mod socks;
+pub(crate) mod step;
 mod tasks;
 mod tcp;
+pub mod through;
 mod udp;
 
 use count::{Capacity, Counters};
 use frontend::{Frontend, Live};
 use plan::{Listen, Plan, Transport};
 use tasks::Tasks;
+use through::{DOORS, Through};
 
 /// What connections and sessions of all listeners share.
 #[derive(Debug, Default)]
@@ -45,6 +50,10 @@ struct Shared {
 
 /// One descriptor in so many is for a pipe.
 const PIPE_SHARE: u32 = 4;
+
+/// What tailscaled's own forwarding does not do.
+const HALF_CLOSE: &str = "without a TUN device connections pass through tailscaled, which ends them whole when one side has \
+                          ended its direction: what the other side would still say is lost";
 
 /// Descriptors that the rest of the process needs.
 const OTHER_FILES: u32 = 64;
@@ -59,6 +68,8 @@ pub struct UserspacePath {
     stance: Stance,
     shared: Arc<Shared>,
     connections: Tasks,
+    /// How the tailnet is reached, if not through a device.
+    through: Option<Arc<Through>>,
 }
 
 /// A frontend in force.
@@ -74,6 +85,8 @@ struct Listener {
 struct Opened {
     socket: OpenSocket,
     foreign: bool,
+    /// Where it is, if it is a door.
+    door: Option<SocketAddr>,
 }
 
 enum OpenSocket {
@@ -101,7 +114,24 @@ impl UserspacePath {
             notes: Vec::new(),
             stance: Stance::All,
             shared: Arc::default(),
+            through: None,
         })
+    }
+
+    /// The same where there is no TUN device.
+    pub fn through(mut self, through: Arc<Through>) -> Self {
+        self.through = Some(through);
+        self
+    }
+
+    fn plan(&self, table: &RuleTable) -> Result<Plan, Unsupported> {
+        Plan::new(table, self.through.as_ref().map(|through| through.socks5()))
+    }
+
+    /// Where to listen for a frontend: at its address, or behind a door.
+    fn place(&self, listen: Listen, frontend: &Frontend) -> Option<Listen> {
+        let is_remote = self.through.is_some() && Plan::is_from_tailnet(frontend);
+        is_remote.then_some(Listen { address: (DOORS, 0).into(), ..listen })
     }
 
     fn handle(&self) -> Handle {
@@ -109,15 +139,20 @@ impl UserspacePath {
     }
 
     /// Opens a socket and registers it with the runtime: all that can fail about a listener.
-    fn open(&self, listen: Listen) -> io::Result<Opened> {
+    fn open(&self, listen: Listen, frontend: &Frontend) -> io::Result<Opened> {
         let _runtime = self.handle().enter();
-        let bound = bind::bind(listen)?;
+        let behind = self.place(listen, frontend);
+        let bound = bind::bind(behind.unwrap_or(listen))?;
         let foreign = bound.foreign;
+        let door = match behind {
+            Some(_) => bound.socket.local_addr()?.as_socket(),
+            None => None,
+        };
         let socket = match listen.transport {
             Transport::Tcp => OpenSocket::Tcp(TcpListener::from_std(bound.listen()?)?),
             Transport::Udp => OpenSocket::Udp(UdpSocket::from_std(bound.socket.into())?),
         };
-        Ok(Opened { socket, foreign })
+        Ok(Opened { socket, foreign, door })
     }
 
     fn install(&mut self, listen: Listen, frontend: Frontend, opened: Opened) {
@@ -126,7 +161,7 @@ impl UserspacePath {
         let mut listener = Listener { live, foreign: opened.foreign, service: None, tasks: None };
         match opened.socket {
             OpenSocket::Tcp(_) if self.stance != Stance::All => {}
-            OpenSocket::Tcp(socket) => self.accept(&mut listener, socket),
+            OpenSocket::Tcp(socket) => self.accept(&mut listener, listen, socket, opened.door),
             OpenSocket::Udp(socket) => {
                 let tasks = Tasks::new(self.handle());
                 let service = Arc::new(udp::Service::new(
@@ -144,12 +179,23 @@ impl UserspacePath {
         self.listeners.insert(listen, listener);
     }
 
-    fn accept(&self, listener: &mut Listener, socket: TcpListener) {
+    fn accept(
+        &self,
+        listener: &mut Listener,
+        listen: Listen,
+        socket: TcpListener,
+        door: Option<SocketAddr>,
+    ) {
         let tasks = Tasks::new(self.handle());
+        let through = door.and(self.through.clone());
+        if let (Some(through), Some(door)) = (&through, door) {
+            through.open(listen.address, door, listener.live.subscribe());
+        }
         let context = tcp::Context {
             live: listener.live.subscribe(),
             shared: Arc::clone(&self.shared),
             connections: self.connections.spawner().clone(),
+            door: through.map(|through| (through, listen.address)),
         };
         tasks.spawner().spawn(|stop| context.accept(socket, stop));
         listener.tasks = Some(tasks);
@@ -178,6 +224,14 @@ impl Listener {
     }
 }
 
+/// Closes a listener, and its door first: nobody is led to a socket that is gone.
+fn close(listen: Listen, listener: &mut Listener, through: Option<&Through>) {
+    if let Some(through) = through {
+        through.close(listen.address, listen.transport == Transport::Tcp);
+    }
+    listener.close();
+}
+
 fn bind_step(listen: Listen) -> impl FnOnce(io::Error) -> ApplyError {
     move |error| ApplyError::step(format!("listening on {listen}"), error)
 }
@@ -190,33 +244,33 @@ impl DataPath for UserspacePath {
     fn supports(&self, table: &RuleTable) -> Result<(), Unsupported> {
         let refused =
             |what| move |error: io::Error| Unsupported::Kernel { what, source: Box::new(error) };
-        let plan = Plan::new(table)?;
+        let plan = self.plan(table)?;
         for address in plan.sources() {
             bind::source(address)
                 .map_err(refused(format!("{address} as source: it is not on this host")))?;
         }
-        for listen in plan.frontends.keys().filter(|listen| !self.listeners.contains_key(listen)) {
-            bind::bind(*listen).map_err(refused(format!("listening on {listen}")))?;
+        let is_new = |(listen, _): &(&Listen, &Frontend)| !self.listeners.contains_key(listen);
+        for (listen, frontend) in plan.frontends.iter().filter(is_new) {
+            let place = self.place(*listen, frontend).unwrap_or(*listen);
+            bind::bind(place).map_err(refused(format!("listening on {listen}")))?;
         }
         Ok(())
     }
 
     fn apply(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
-        let plan = Plan::new(table)?;
+        let plan = self.plan(table)?;
         let mut opened = BTreeMap::new();
-        for listen in plan.frontends.keys().filter(|listen| !self.listeners.contains_key(listen)) {
-            opened.insert(*listen, self.open(*listen).map_err(bind_step(*listen))?);
+        let is_new = |(listen, _): &(&Listen, &Frontend)| !self.listeners.contains_key(listen);
+        for (listen, frontend) in plan.frontends.iter().filter(is_new) {
+            opened.insert(*listen, self.open(*listen, frontend).map_err(bind_step(*listen))?);
         }
         // From here on nothing fails.
         let others = OTHER_FILES + self.files / PIPE_SHARE + plan.frontends.len() as u32;
         self.shared.capacity.set_max(plan.max_flows, self.files.saturating_sub(others));
         self.notes = plan.notes;
-        for mut listener in self
-            .listeners
-            .extract_if(.., |listen, _| !plan.frontends.contains_key(listen))
-            .map(|(_, listener)| listener)
-        {
-            listener.close();
+        let gone = |listen: &Listen, _: &mut Listener| !plan.frontends.contains_key(listen);
+        for (listen, mut listener) in self.listeners.extract_if(.., gone) {
+            close(listen, &mut listener, self.through.as_deref());
         }
         for (listen, frontend) in plan.frontends {
             match (self.listeners.get(&listen), opened.remove(&listen)) {
@@ -240,10 +294,9 @@ impl DataPath for UserspacePath {
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
-        for listener in self.listeners.values_mut() {
-            listener.close();
+        for (listen, mut listener) in std::mem::take(&mut self.listeners) {
+            close(listen, &mut listener, self.through.as_deref());
         }
-        self.listeners.clear();
         self.notes.clear();
         let connections = Tasks::new(self.handle());
         if std::mem::replace(&mut self.connections, connections).end() {
@@ -267,7 +320,9 @@ impl DataPath for UserspacePath {
         if stance == Stance::All {
             for (listen, listener) in &self.listeners {
                 if listener.tasks.is_none() {
-                    opened.insert(*listen, self.open(*listen).map_err(bind_step(*listen))?);
+                    let live = Arc::clone(&listener.live.borrow());
+                    let open = self.open(*listen, live.frontend()).map_err(bind_step(*listen))?;
+                    opened.insert(*listen, open);
                 }
             }
         }
@@ -276,10 +331,12 @@ impl DataPath for UserspacePath {
         for (listen, listener) in &mut listeners {
             match (&listener.service, opened.remove(listen)) {
                 (Some(service), _) => service.set_accepting(stance == Stance::All),
-                (None, Some(Opened { socket: OpenSocket::Tcp(socket), .. })) => {
-                    self.accept(listener, socket);
+                (None, Some(Opened { socket: OpenSocket::Tcp(socket), door, .. })) => {
+                    self.accept(listener, *listen, socket, door);
                 }
-                (None, _) if stance != Stance::All => listener.close(),
+                (None, _) if stance != Stance::All => {
+                    close(*listen, listener, self.through.as_deref());
+                }
                 (None, _) => {}
             }
         }
@@ -294,7 +351,8 @@ impl DataPath for UserspacePath {
                 "{listen}: the address is not on this host; traffic must be routed here as local"
             )
         };
-        let notes = self.notes.iter().cloned().chain(foreign.map(note));
+        let through = self.through.as_ref().map(|_| HALF_CLOSE.to_owned());
+        let notes = self.notes.iter().cloned().chain(through).chain(foreign.map(note));
         notes.chain(self.shared.capacity.shortage()).collect()
     }
 }

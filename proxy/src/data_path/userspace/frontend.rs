@@ -56,6 +56,8 @@ pub(super) struct Carry {
     pub(super) source: Option<IpAddr>,
     /// Whether the connection begins with a PROXY protocol header.
     pub(super) proxy_protocol: bool,
+    /// The SOCKS5 server that backends are reached through.
+    pub(super) socks5: Option<SocketAddr>,
 }
 
 /// A backend.
@@ -116,6 +118,11 @@ impl Live {
     /// The socket it belongs to.
     pub(super) fn listen(&self) -> Listen {
         self.listen
+    }
+
+    /// What it does.
+    pub(super) fn frontend(&self) -> &Frontend {
+        &self.frontend
     }
 
     /// Every counter, once a rule.

@@ -12,7 +12,7 @@ use std::{
 
 use ipnet::IpNet;
 use proxy_rules::{
-    Action, BackendState, Backends, DropReason, Protocol, Rule, RuleTable, Series, Snat,
+    Action, BackendState, Backends, DropReason, Protocol, Rule, RuleTable, Series, Side, Snat,
 };
 
 use super::frontend::{Carry, Frontend, Route, RouteAction, Target};
@@ -67,12 +67,13 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Compiles the table, or names the first rule that sockets cannot carry and why.
-    pub(super) fn new(table: &RuleTable) -> Result<Self, Unsupported> {
+    /// Compiles the table, or names the first rule that sockets cannot carry and why. With a SOCKS5 server, it is what
+    /// backends on the tailnet are reached through, and what the tailnet sends comes through doors.
+    pub(super) fn new(table: &RuleTable, socks5: Option<SocketAddr>) -> Result<Self, Unsupported> {
         let protected: Arc<[IpNet]> = table.settings().protected.as_slice().into();
         let mut plan = Self { max_flows: table.settings().max_flows, ..Self::default() };
         for rule in table.rules() {
-            match carrier(rule)? {
+            match carrier(rule, socks5.is_some())? {
                 Carrier::Kernel(note) => plan.notes.push(format!("rule {}: {note}", rule.id)),
                 Carrier::Sockets { transport, address } => {
                     plan.notes.extend(note(rule, transport));
@@ -85,12 +86,17 @@ impl Plan {
                         if frontend.routes.iter().any(|other| other.series.from != rule.from) {
                             return Err(unsupported(rule, "one frontend on both sides"));
                         }
-                        frontend.routes.push(route(rule, listen)?);
+                        frontend.routes.push(route(rule, listen, socks5)?);
                     }
                 }
             }
         }
         Ok(plan)
+    }
+
+    /// Whether what arrives there comes from the tailnet.
+    pub(super) fn is_from_tailnet(frontend: &Frontend) -> bool {
+        frontend.routes.iter().any(|route| route.series.from == Side::Tailnet)
     }
 
     /// The source addresses that rules name.
@@ -113,7 +119,7 @@ enum Carrier {
     Sockets { transport: Transport, address: IpAddr },
 }
 
-fn carrier(rule: &Rule) -> Result<Carrier, Unsupported> {
+fn carrier(rule: &Rule, through_tailscaled: bool) -> Result<Carrier, Unsupported> {
     let matches = &rule.matches;
     let refuses = matches!(rule.action, Action::Reject | Action::Drop(_));
     if matches!(rule.action, Action::Forward { .. }) {
@@ -138,6 +144,9 @@ fn carrier(rule: &Rule) -> Result<Carrier, Unsupported> {
         }
         None => return Err(unsupported(rule, "every protocol of an address")),
     };
+    if through_tailscaled && rule.from == Side::Tailnet && transport == Transport::Udp {
+        return Err(unsupported(rule, "UDP from the tailnet without a TUN device"));
+    }
     match (matches.ports.is_any(), refuses) {
         (true, true) => Ok(Carrier::Kernel(
             "the kernel refuses ports without a socket by itself, which is not counted",
@@ -168,7 +177,7 @@ fn note(rule: &Rule, transport: Transport) -> Option<String> {
     Some(format!("rule {}: {text}", rule.id))
 }
 
-fn route(rule: &Rule, listen: Listen) -> Result<Route, Unsupported> {
+fn route(rule: &Rule, listen: Listen, socks5: Option<SocketAddr>) -> Result<Route, Unsupported> {
     let action = match &rule.action {
         Action::Dnat { backends, snat, proxy_protocol } => {
             if *proxy_protocol && listen.transport == Transport::Udp {
@@ -187,6 +196,7 @@ fn route(rule: &Rule, listen: Listen) -> Result<Route, Unsupported> {
                     Snat::Keep | Snat::Masquerade => None,
                 },
                 proxy_protocol: *proxy_protocol,
+                socks5: socks5.filter(|_| rule.from == Side::Cluster),
             }))
         }
         Action::Drop(reason) => RouteAction::Refuse(*reason),

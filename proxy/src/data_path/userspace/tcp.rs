@@ -12,15 +12,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Shared,
+    Shared, client_header,
     count::{Permit, Tally},
     frontend::{Carry, Decision, Live},
+    socks, step,
     tasks::Spawner,
+    through::Through,
 };
 
 mod dial;
 pub(super) mod pipe;
-mod proxy_header;
+pub(super) mod proxy_header;
 mod relay;
 
 /// Finds peers that vanished without a word: after a minute of silence, four probes.
@@ -32,10 +34,18 @@ const KEEP_ALIVE: TcpKeepalive = TcpKeepalive::new()
 /// Pause after the process ran out of descriptors; clients wait in the accept queue meanwhile.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long tailscaled may take to say whose connection it forwards: it has connected to say it.
+const HEADER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// tailscaled's SOCKS5 server ends a connection when one side has ended its direction. So the end of a client's is kept
+/// from it for as long as the backend answers without such a pause.
+const HOLD: Duration = Duration::from_secs(2);
+
 /// What a connection takes of the process's descriptors.
 const DESCRIPTORS: u32 = 2;
 
 /// What an accepting task needs besides its socket.
+#[derive(Clone)]
 pub(super) struct Context {
     /// The listener's rules; closed when the listener is removed.
     pub(super) live: watch::Receiver<Arc<Live>>,
@@ -43,6 +53,8 @@ pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
     /// Where connections run: they outlive the listener.
     pub(super) connections: Spawner,
+    /// The listener is a door of this frontend.
+    pub(super) door: Option<(Arc<Through>, SocketAddr)>,
 }
 
 impl Context {
@@ -55,7 +67,10 @@ impl Context {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, client)) => self.start(stream, client),
+                Ok((stream, client)) => match &self.door {
+                    None => self.start(&self.live, stream, client, None),
+                    Some((through, frontend)) => self.admit(through, *frontend, stream, client),
+                },
                 Err(error) if is_exhausted(&error) => {
                     if self.shared.capacity.exhausted() {
                         tracing::warn!(%error, "cannot accept connections: raise the limit of open files");
@@ -71,14 +86,61 @@ impl Context {
         }
     }
 
+    /// Lets tailscaled say whose connection it forwards, then goes on as if it had come directly.
+    fn admit(
+        &self,
+        through: &Arc<Through>,
+        frontend: SocketAddr,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+    ) {
+        let refuse = |stream: &TcpStream, reason| {
+            self.shared.counters.dropped(reason, None);
+            reset(stream);
+        };
+        if !peer.ip().is_loopback() {
+            return refuse(&stream, DropReason::Rejected);
+        }
+        let Some(permit) = self.shared.capacity.take(DESCRIPTORS) else {
+            return refuse(&stream, DropReason::FlowTableFull);
+        };
+        let (context, through) = (self.clone(), Arc::clone(through));
+        self.connections.spawn(|stop| async move {
+            let client = select! {
+                client = step::read(&mut stream, HEADER_PATIENCE, client_header::client) => client,
+                () = stop.cancelled() => return reset(&stream),
+            };
+            let live = client.as_ref().ok().and_then(|client| through.called(frontend, client.ip()));
+            match (client, live) {
+                (Ok(client), Some(live)) => context.start(&live, stream, client, Some(permit)),
+                (Ok(client), None) => {
+                    tracing::debug!(%client, %frontend, "no rule for this family");
+                    context.shared.counters.dropped(DropReason::Rejected, None);
+                    reset(&stream);
+                }
+                (Err(error), _) => {
+                    tracing::debug!(%peer, %frontend, %error, "whose connection it is was not told");
+                    context.shared.counters.dropped(DropReason::Malformed, None);
+                    reset(&stream);
+                }
+            }
+        });
+    }
+
     /// Decides about a new connection, and starts to carry it.
-    fn start(&self, stream: TcpStream, client: SocketAddr) {
-        let mut live = self.live.clone();
+    fn start(
+        &self,
+        live: &watch::Receiver<Arc<Live>>,
+        stream: TcpStream,
+        client: SocketAddr,
+        permit: Option<Permit>,
+    ) {
+        let mut live = live.clone();
         let rules = Arc::clone(&live.borrow_and_update());
         let (reason, tally) = match rules.decide(client) {
             Decision::Refuse(reason, tally) => (reason, tally),
             Decision::Carry { rule, carry, hash, tally } => {
-                match self.shared.capacity.take(DESCRIPTORS) {
+                match permit.or_else(|| self.shared.capacity.take(DESCRIPTORS)) {
                     None => (DropReason::FlowTableFull, Some(tally)),
                     Some(permit) => {
                         let connection = Connection {
@@ -147,8 +209,9 @@ impl Connection {
             }
         };
         self.tally.flow();
+        let hold = self.carry.socks5.map(|_| HOLD);
         let relayed = select! {
-            relayed = relay::relay(&self.stream, &stream, &self.tally) => relayed,
+            relayed = relay::relay(&self.stream, &stream, &self.tally, hold) => relayed,
             () = self.gone(&mut live, backend) => {
                 self.shared.counters.dropped(DropReason::BackendGone, Some(&self.tally));
                 Err(io::ErrorKind::ConnectionAborted.into())
@@ -184,7 +247,10 @@ impl Connection {
     }
 
     async fn dial_one(&self, backend: SocketAddr) -> io::Result<TcpStream> {
-        let stream = dial::connect(backend, self.carry.source).await?;
+        let stream = match self.carry.socks5 {
+            None => dial::connect(backend, self.carry.source).await?,
+            Some(server) => socks::connect(server, backend).await?,
+        };
         tune(&stream)?;
         if self.carry.proxy_protocol {
             dial::greet(&stream, &proxy_header::encode(self.client, self.frontend)).await?;

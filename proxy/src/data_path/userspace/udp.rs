@@ -21,11 +21,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Shared,
     count::Direction,
-    frontend::{Decision, Live},
+    frontend::{Carry, Decision, Live},
     tasks::Spawner,
 };
 
 mod batch;
+mod relay;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -126,13 +127,13 @@ impl Service {
             Decision::Refuse(reason, tally) => return refused(reason, tally),
             Decision::Carry { rule, carry, hash, tally } => (rule, carry, hash, tally),
         };
-        let Some(permit) = self.shared.capacity.take(1) else {
+        let Some(permit) = self.shared.capacity.take(files(carry)) else {
             return refused(DropReason::FlowTableFull, Some(tally));
         };
         let Some(backend) = carry.candidates(hash).next() else {
             return refused(DropReason::NoBackend, Some(tally));
         };
-        match Session::new(client, rule, backend, carry.source, tally, permit) {
+        match Session::new(client, rule, backend, carry, tally, permit) {
             Ok(session) => {
                 let session = Arc::new(session);
                 tally.flow();
@@ -154,6 +155,11 @@ impl Service {
             sessions.remove(&session.client);
         }
     }
+}
+
+/// Descriptors of a session: a relay is asked for on a connection.
+fn files(carry: &Carry) -> u32 {
+    if carry.socks5.is_some() { 2 } else { 1 }
 }
 
 /// Length of the IP packet that carries a datagram.

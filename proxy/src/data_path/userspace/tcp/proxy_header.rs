@@ -10,7 +10,7 @@ const TCP_OVER_IPV6: u8 = 0x21;
 
 /// The header for a TCP connection from `client` to `frontend`. Addresses of different families do not occur on one
 /// socket; if they did, both would be written as IPv6.
-pub(super) fn encode(client: SocketAddr, frontend: SocketAddr) -> Vec<u8> {
+pub(in crate::data_path::userspace) fn encode(client: SocketAddr, frontend: SocketAddr) -> Vec<u8> {
     let (family, addresses) = match (client.ip(), frontend.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             (TCP_OVER_IPV4, [from.octets(), to.octets()].concat())

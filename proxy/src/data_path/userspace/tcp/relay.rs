@@ -14,6 +14,7 @@ use std::{
     net::Shutdown,
     pin::pin,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
 };
 
 use proxy_rules::{FlowState, Protocol};
@@ -46,11 +47,13 @@ thread_local! {
 }
 
 /// Carries bytes until both sides have ended their direction (`Ok`), one has failed or was reset, or nothing has come
-/// for as long as the other data paths keep a flow.
+/// for as long as the other data paths keep a flow. With `hold`, the backend learns that the client has ended its direction
+/// only when nothing has come for so long.
 pub(super) async fn relay(
     client: &TcpStream,
     backend: &TcpStream,
     tally: &Tally,
+    hold: Option<Duration>,
 ) -> io::Result<()> {
     let clock = Clock::new();
     let count = |direction| {
@@ -60,8 +63,17 @@ pub(super) async fn relay(
             tally.packet(direction, bytes);
         }
     };
-    let mut original = pin!(pump(client, backend, count(Direction::Original)));
-    let mut reply = pin!(pump(backend, client, count(Direction::Reply)));
+    let mut original = pin!(async {
+        pump(client, backend, count(Direction::Original)).await?;
+        if let Some(hold) = hold {
+            clock.quiet(hold).await;
+        }
+        SockRef::from(backend).shutdown(Shutdown::Write)
+    });
+    let mut reply = pin!(async {
+        pump(backend, client, count(Direction::Reply)).await?;
+        SockRef::from(client).shutdown(Shutdown::Write)
+    });
     // A side that has ended its direction is read no more: only its error queue tells of a reset.
     let silence = |state| clock.silence(state);
     select! {
@@ -103,12 +115,17 @@ impl Clock {
 
     /// Resolves when a connection in this state has been silent for too long.
     async fn silence(&self, state: FlowState) -> io::Error {
-        let limit = state.timeout(Protocol::Tcp);
+        self.quiet(state.timeout(Protocol::Tcp)).await;
+        io::ErrorKind::TimedOut.into()
+    }
+
+    /// Resolves when nothing has been carried for so long.
+    async fn quiet(&self, limit: Duration) {
         loop {
-            let last = std::time::Duration::from_millis(self.last.load(Relaxed));
+            let last = Duration::from_millis(self.last.load(Relaxed));
             let remaining = (last + limit).saturating_sub(self.started.elapsed());
             if remaining.is_zero() {
-                return io::ErrorKind::TimedOut.into();
+                return;
             }
             sleep(remaining).await;
         }
@@ -145,7 +162,7 @@ async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(u64)) -> io::Resu
                 bulk = length >= if bulk { SMALL } else { BULK };
                 flush(rest, from, to).await?;
             }
-            Ok(Moved::End) => return SockRef::from(to).shutdown(Shutdown::Write),
+            Ok(Moved::End) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // Nothing was read, so that nothing is lost by copying from now on.
             Err(error) if pipe::is_refusal(&error) && pipe::refuse() => {

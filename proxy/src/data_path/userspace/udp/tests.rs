@@ -22,6 +22,7 @@ fn live(frontend: SocketAddr, backend: SocketAddr, shared: &Shared) -> Live {
         affinity: Affinity::Flow,
         source: None,
         proxy_protocol: false,
+        socks5: None,
     };
     let (rule, protocol) = (RuleId::new("dns"), Protocol::Udp);
     let route = Route {
