@@ -46,7 +46,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let built = proxy_testbed_programs::find().unwrap();
+        let built = proxy_testbed_programs::TAILNET.find().unwrap();
         let programs =
             Programs { tailscaled: built.join("tailscaled"), tailscale: built.join("tailscale") };
         Self {

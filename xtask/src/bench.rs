@@ -4,6 +4,7 @@ use std::{path::PathBuf, process::Command};
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
+use proxy_testbed_programs::TAILNET;
 
 use crate::{
     setup::{self, Purpose},
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         What::Tailnet { arguments } => {
             let mut command = program("tailnet", arguments)?;
-            command.env(proxy_testbed_programs::VARIABLE, testbed::build()?);
+            command.env(TAILNET.variable, testbed::build(TAILNET)?);
             command
         }
         What::Criterion { arguments } => {

@@ -1,4 +1,4 @@
-//! `testbed`: builds the programs of the test tailnet, once for each state of their sources.
+//! `testbed`: builds the Go programs of tests, once for each state of their sources.
 
 use std::{
     fs::{self, File},
@@ -7,36 +7,62 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use proxy_testbed_programs as programs;
+use clap::ValueEnum;
+use proxy_testbed_programs::{KUBERNETES, Programs, TAILNET};
 
 use crate::{step, workspace};
 
-/// Builds the Go programs that tests run a tailnet with (tailscaled, a control server, ..), and says where they are.
+/// Builds the Go programs that tests start (tailscaled, a control server, kube-apiserver), and says where they are.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Only these; all if not given.
+    #[arg(value_enum)]
+    only: Vec<Kind>,
+}
 
-pub(crate) fn run(_: &Args) -> Result<()> {
-    let directory = build()?;
-    for (name, _) in programs::PROGRAMS {
-        println!("{}", directory.join(name).display());
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Kind {
+    /// What a tailnet is made of.
+    Tailnet,
+    /// What a Kubernetes is made of.
+    Kubernetes,
+}
+
+impl Kind {
+    fn programs(self) -> Programs {
+        match self {
+            Self::Tailnet => TAILNET,
+            Self::Kubernetes => KUBERNETES,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let kinds = if args.only.is_empty() { Kind::value_variants() } else { args.only.as_slice() };
+    for programs in kinds.iter().map(|kind| kind.programs()) {
+        let directory = build(programs)?;
+        for (name, _) in programs.programs {
+            println!("{}", directory.join(name).display());
+        }
     }
     Ok(())
 }
 
 /// The directory of the programs, built if they are not there.
-pub(crate) fn build() -> Result<PathBuf> {
-    if std::env::var_os(programs::VARIABLE).is_some() {
-        return programs::find();
+pub(crate) fn build(programs: Programs) -> Result<PathBuf> {
+    if std::env::var_os(programs.variable).is_some() {
+        return programs.find();
     }
-    let directory = programs::directory()?;
-    if programs::complete(&directory) {
+    let directory = programs.directory()?;
+    if programs.complete(&directory) {
         // For those that tidy up: it is in use.
         let _ = File::open(&directory)?.set_modified(SystemTime::now());
         return Ok(directory);
     }
     if workspace::find_program("go").is_none() {
         bail!(
-            "tests on a real tailnet need Go 1.26 or newer (https://go.dev/dl) to build its programs"
+            "the programs of the {} need Go 1.26 or newer (https://go.dev/dl) to be built",
+            programs.name
         );
     }
     let cache = directory.parent().context("the cache has no directory")?;
@@ -44,15 +70,15 @@ pub(crate) fn build() -> Result<PathBuf> {
     // Two runs at once would build the same twice, on as many cores.
     let lock = File::create(cache.join("lock"))?;
     lock.lock()?;
-    if programs::complete(&directory) {
+    if programs.complete(&directory) {
         return Ok(directory);
     }
     let unfinished = directory.with_extension("new");
     fs::create_dir_all(&unfinished)?;
     // The slash makes Go write into a directory.
     step::must(
-        "build the test tailnet's programs (the first time takes minutes)",
-        &mut programs::build(&unfinished.join("")),
+        &format!("build the {}'s programs (the first time takes minutes)", programs.name),
+        &mut programs.build(&unfinished.join("")),
     )?;
     fs::rename(&unfinished, &directory)
         .with_context(|| format!("cannot name {}", directory.display()))?;
@@ -60,7 +86,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Removes programs of sources that no checkout has run for a week: each state of them takes 90 MB.
+/// Removes programs of sources that no checkout has run for a week: each state of them takes about 90 MB.
 fn remove_unused(cache: &Path) -> Result<()> {
     const WEEK: Duration = Duration::from_hours(7 * 24);
     for entry in fs::read_dir(cache)?.filter_map(Result::ok) {

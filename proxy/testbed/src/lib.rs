@@ -13,6 +13,7 @@ pub mod counter;
 pub mod daemon;
 pub mod dns;
 pub mod http;
+pub mod kubernetes;
 pub mod namespace;
 pub mod offload;
 pub mod process;
@@ -23,6 +24,7 @@ pub mod tun;
 pub mod wait;
 
 pub use daemon::Daemon;
+pub use kubernetes::ApiServer;
 pub use namespace::Namespace;
 pub use process::ProxyProcess;
 pub use tailnet::Tailnet;

@@ -35,6 +35,11 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// The same namespace once more, to be held by another value.
+    pub fn again(&self) -> Result<Self> {
+        Ok(Self { file: self.file.try_clone()? })
+    }
+
     /// Runs a closure on a thread in the namespace. Sockets, threads and processes that it makes stay there.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {

@@ -54,7 +54,7 @@ pub struct Tailnet {
 impl Tailnet {
     /// Starts the control server and what belongs to it.
     pub fn start() -> Result<Self> {
-        let programs = proxy_testbed_programs::find()?;
+        let programs = proxy_testbed_programs::TAILNET.find()?;
         let directory = tempfile::Builder::new().prefix("tailnet-").tempdir()?;
         let internet = Namespace::new()?;
         let (v4, v6) = INTERNET;

@@ -140,7 +140,7 @@ mod tests {
             package: "proxy".into(),
             name: name.into(),
             tier: Tier::Packet,
-            tailnet: false,
+            programs: &[],
             place: Place::Everywhere,
             quick: &[],
             executable: "/t".into(),

@@ -81,6 +81,7 @@ pub(super) const NEEDS: &[Need] = &[
     package!("ethtool", "ethtool", [Demo, Test, Bench], "offloads of test devices"),
     package!("procps", "sysctl", [Test], "settings of test namespaces"),
     package!("conntrack", "conntrack", [Test, Bench], "looks at the kernel's flows in tests"),
+    package!("etcd-server", "etcd", [Test], "keeps what the API server of tests is told"),
     package!("iperf3", "iperf3", [Bench], "TCP streams in benchmarks"),
     package!("iptables", "iptables", [Bench], "the rules that upstream uses, to compare with"),
     Need {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use proxy_testbed_programs::Programs;
 use serde::Deserialize;
 
 use super::{Place, Tally, Tier, bounded};
@@ -26,8 +27,8 @@ pub(crate) struct Binary {
     pub(crate) place: Place,
     /// What of it runs in a guest without KVM; all of it, if nothing is named.
     pub(crate) quick: &'static [&'static str],
-    /// Whether it starts the programs that `cargo xtask testbed` builds.
-    pub(crate) tailnet: bool,
+    /// What it starts of the programs that `cargo xtask testbed` builds.
+    pub(crate) programs: &'static [Programs],
     pub(crate) executable: PathBuf,
     /// Where cargo would run it.
     pub(crate) directory: PathBuf,
@@ -115,7 +116,7 @@ fn read(messages: &str) -> Result<Build> {
         binaries.push(Binary {
             tier,
             quick: if is_integration { Tier::quick(&package, &name) } else { &[] },
-            tailnet: is_integration && Tier::tailnet(&package, &name),
+            programs: if is_integration { Tier::programs(&package, &name) } else { &[] },
             place: if is_integration { Tier::place(&package, &name) } else { Place::Here },
             package,
             name,
@@ -151,13 +152,13 @@ impl Binary {
         }
     }
 
-    /// Runs it here; a test that needs the tailnet's programs is a failure without them.
+    /// Runs it here; a test that needs programs of the testbed is a failure without them.
     pub(crate) fn run(&self) -> Result<Tally> {
         let label = self.label();
         let mut command = self.command();
-        if self.tailnet {
-            match testbed::build() {
-                Ok(directory) => command.env(proxy_testbed_programs::VARIABLE, directory),
+        for programs in self.programs {
+            match testbed::build(*programs) {
+                Ok(directory) => command.env(programs.variable, directory),
                 Err(error) => {
                     let mut tally = Tally::default();
                     tally.fail(format!("{label}: {error:#}"));

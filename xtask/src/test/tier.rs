@@ -3,6 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use proxy_testbed_programs::{KUBERNETES, Programs, TAILNET};
 
 /// A kind of test, from the cheapest to the dearest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -66,11 +67,12 @@ impl Tier {
             .map_or(&[], |target| target.quick)
     }
 
-    /// Whether an integration test needs the test tailnet's programs.
-    pub(super) fn tailnet(package: &str, name: &str) -> bool {
+    /// What an integration test needs of the testbed's programs.
+    pub(super) fn programs(package: &str, name: &str) -> &'static [Programs] {
         TARGETS
             .iter()
-            .any(|target| target.package == package && target.name == name && target.tailnet)
+            .find(|target| target.package == package && target.name == name)
+            .map_or(&[], |target| target.programs)
     }
 
     /// Entries whose target is gone; kept entries would hide a renamed test.
@@ -123,13 +125,22 @@ struct Target {
     tier: Tier,
     place: Place,
     quick: &'static [&'static str],
-    /// Whether it starts the programs that `cargo xtask testbed` builds.
-    tailnet: bool,
+    /// What it starts of the programs that `cargo xtask testbed` builds.
+    programs: &'static [Programs],
 }
 
 impl Target {
     const fn on_a_tailnet(self) -> Self {
-        Self { tailnet: true, ..self }
+        Self { programs: &[TAILNET], ..self }
+    }
+
+    /// Kept apart from the others: its programs take minutes to build, once.
+    const fn with_kubernetes(self) -> Self {
+        Self { programs: &[KUBERNETES], ..self }
+    }
+
+    const fn on_a_tailnet_with_kubernetes(self) -> Self {
+        Self { programs: &[TAILNET, KUBERNETES], ..self }
     }
 
     /// Emulated, a kernel takes four minutes for what is named; all of it would take twice that.
@@ -139,15 +150,15 @@ impl Target {
 }
 
 const fn here(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Here, quick: &[], tailnet: false }
+    Target { package, name, tier, place: Place::Here, quick: &[], programs: &[] }
 }
 
 const fn everywhere(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Everywhere, quick: &[], tailnet: false }
+    Target { package, name, tier, place: Place::Everywhere, quick: &[], programs: &[] }
 }
 
 const fn in_guests(package: &'static str, name: &'static str, tier: Tier) -> Target {
-    Target { package, name, tier, place: Place::Guests, quick: &[], tailnet: false }
+    Target { package, name, tier, place: Place::Guests, quick: &[], programs: &[] }
 }
 
 const TARGETS: &[Target] = &[
@@ -156,6 +167,7 @@ const TARGETS: &[Target] = &[
     here("proxy-rules", "config", Tier::Golden),
     here("proxy-testbed", "topology", Tier::Namespace),
     here("proxy-testbed", "tailnet", Tier::Namespace).on_a_tailnet(),
+    here("proxy-testbed", "kubernetes", Tier::Namespace).on_a_tailnet_with_kubernetes(),
     everywhere("proxy", "ebpf", Tier::Namespace).emulated(&[
         "carry::tcp_is_carried",
         "carry::a_subnet_route",
@@ -181,7 +193,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "cases", Tier::Cases),
     here("proxy", "userspace", Tier::Namespace),
     here("proxy", "process", Tier::Process),
-    here("proxy", "tailnet", Tier::Namespace).on_a_tailnet(),
+    here("proxy", "tailnet", Tier::Namespace).on_a_tailnet_with_kubernetes(),
     here("proxy", "continuity", Tier::Process),
     here("benches", "tailnet", Tier::Process).on_a_tailnet(),
     here("proxy", "localapi", Tier::Namespace).on_a_tailnet(),

@@ -1,5 +1,5 @@
-//! The Go programs of the test tailnet: where they are, and how they are built. Used by `cargo xtask`, which builds
-//! them, and by the testbed, which starts them, so that both mean the same ones.
+//! The Go programs of tests: where they are, and how they are built. Used by `cargo xtask`, which builds them, and by the
+//! testbed, which starts them, so that both mean the same ones.
 
 use std::{
     env, fs,
@@ -9,70 +9,106 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// Names the directory of programs that are already built; the cache is not looked at then.
-pub const VARIABLE: &str = "SLUICE_TAILNET_PROGRAMS";
+/// Programs that are built and kept together: those of one Go module.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Programs {
+    /// What they are for.
+    pub name: &'static str,
+    /// Names the directory of programs that are already built; the cache is not looked at then.
+    pub variable: &'static str,
+    /// What is built: file name and Go package.
+    pub programs: &'static [(&'static str, &'static str)],
+    /// The module's directory, beside this package.
+    module: &'static str,
+    /// Go's variables that upstream's own build sets to the version.
+    stamps: &'static [&'static str],
+    /// The version, as the module's `go.mod` pins it.
+    version: &'static str,
+    /// The module that has the version.
+    upstream: &'static str,
+}
 
-/// What is built: file name and Go package. The first is ours, the others are pinned by its `go.mod`.
-pub const PROGRAMS: [(&str, &str); 5] = [
-    ("control", "."),
-    ("tailscaled", "tailscale.com/cmd/tailscaled"),
-    ("tailscale", "tailscale.com/cmd/tailscale"),
-    ("containerboot", "tailscale.com/cmd/containerboot"),
-    ("pebble", "github.com/letsencrypt/pebble/v2/cmd/pebble"),
-];
+/// Those of the test tailnet. The first is ours, the others are pinned by its `go.mod`.
+pub const TAILNET: Programs = Programs {
+    name: "test tailnet",
+    variable: "SLUICE_TAILNET_PROGRAMS",
+    programs: &[
+        ("control", "."),
+        ("tailscaled", "tailscale.com/cmd/tailscaled"),
+        ("tailscale", "tailscale.com/cmd/tailscale"),
+        ("containerboot", "tailscale.com/cmd/containerboot"),
+        ("pebble", "github.com/letsencrypt/pebble/v2/cmd/pebble"),
+    ],
+    module: "control",
+    // Clients compare them.
+    stamps: &["tailscale.com/version.shortStamp", "tailscale.com/version.longStamp"],
+    version: "1.102.5",
+    upstream: "tailscale.com",
+};
 
-/// The version of upstream's programs, as `go.mod` pins it.
-const VERSION: &str = "1.102.5";
+/// Those of a real Kubernetes. A module of its own: a change of the control server does not build them again.
+pub const KUBERNETES: Programs = Programs {
+    name: "test Kubernetes",
+    variable: "SLUICE_KUBERNETES_PROGRAMS",
+    programs: &[("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver")],
+    module: "kubernetes",
+    // Without it the server calls itself v0.0.0, which clients and its own feature gates look at.
+    stamps: &["k8s.io/component-base/version.gitVersion"],
+    version: "v1.34.4",
+    upstream: "k8s.io/kubernetes",
+};
 
-/// The directory of the programs, which must be there.
-pub fn find() -> Result<PathBuf> {
-    if let Some(directory) = env::var_os(VARIABLE) {
-        let directory = PathBuf::from(directory);
-        if !complete(&directory) {
-            bail!("{VARIABLE}={}: not all of {PROGRAMS:?} are there", directory.display());
+impl Programs {
+    /// The directory of the programs, which must be there.
+    pub fn find(&self) -> Result<PathBuf> {
+        if let Some(directory) = env::var_os(self.variable) {
+            let directory = PathBuf::from(directory);
+            if !self.complete(&directory) {
+                let (variable, shown) = (self.variable, directory.display());
+                bail!("{variable}={shown}: not all of {:?} are there", self.programs);
+            }
+            return Ok(directory);
         }
-        return Ok(directory);
+        let directory = self.directory()?;
+        if !self.complete(&directory) {
+            bail!(
+                "the {}'s programs are not built ({} is missing): run `cargo xtask testbed`",
+                self.name,
+                directory.display()
+            );
+        }
+        Ok(directory)
     }
-    let directory = directory()?;
-    if !complete(&directory) {
-        bail!(
-            "the test tailnet's programs are not built ({} is missing): run `cargo xtask testbed`",
-            directory.display()
-        );
+
+    /// Whether all programs are in the directory.
+    pub fn complete(&self, directory: &Path) -> bool {
+        self.programs.iter().all(|(name, _)| directory.join(name).is_file())
     }
-    Ok(directory)
-}
 
-/// Whether all programs are in the directory.
-pub fn complete(directory: &Path) -> bool {
-    PROGRAMS.iter().all(|(name, _)| directory.join(name).is_file())
-}
+    /// Where the cache keeps the programs of the sources as they are now, built or not.
+    pub fn directory(&self) -> Result<PathBuf> {
+        let base = match env::var_os("XDG_CACHE_HOME") {
+            Some(directory) => PathBuf::from(directory),
+            None => PathBuf::from(env::var_os("HOME").context("HOME is not set")?).join(".cache"),
+        };
+        Ok(base.join("sluice/testbed").join(key(&self.source())?))
+    }
 
-/// Where the cache keeps the programs of the sources as they are now, built or not.
-pub fn directory() -> Result<PathBuf> {
-    let base = match env::var_os("XDG_CACHE_HOME") {
-        Some(directory) => PathBuf::from(directory),
-        None => PathBuf::from(env::var_os("HOME").context("HOME is not set")?).join(".cache"),
-    };
-    Ok(base.join("sluice/testbed").join(key(&source())?))
-}
+    /// The command that builds all of them into `into`. Its first run compiles hundreds of packages: minutes.
+    pub fn build(&self, into: &Path) -> Command {
+        let mut command = Command::new("go");
+        // Without symbols, which would double what is read from the disk at every start.
+        let stamps = self.stamps.iter().map(|stamp| format!("-X {stamp}={}", self.version));
+        let flags = stamps.fold("-s -w".to_owned(), |flags, stamp| flags + " " + &stamp);
+        command.args(["build", "-ldflags", &flags, "-o"]).arg(into);
+        command.args(self.programs.iter().map(|(_, package)| package)).current_dir(self.source());
+        command
+    }
 
-/// The command that builds all of them into `into`. Its first run compiles some 600 packages: minutes.
-pub fn build(into: &Path) -> Command {
-    let mut command = Command::new("go");
-    // Without symbols, which would double what is read from the disk at every start; with the version that upstream's
-    // own build sets, which clients compare.
-    let flags = ["shortStamp", "longStamp"]
-        .map(|stamp| format!("-X tailscale.com/version.{stamp}={VERSION}"))
-        .join(" ");
-    command.args(["build", "-ldflags", &format!("-s -w {flags}"), "-o"]).arg(into);
-    command.args(PROGRAMS.map(|(_, package)| package)).current_dir(source());
-    command
-}
-
-/// The Go module.
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("control")
+    /// The Go module.
+    fn source(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(self.module)
+    }
 }
 
 /// A name for the content of the module: any change to a source or a version makes another.
@@ -103,7 +139,7 @@ fn key(module: &Path) -> Result<String> {
 mod tests {
     use std::fs;
 
-    use super::{VERSION, complete, key, source};
+    use super::{KUBERNETES, TAILNET, key};
 
     #[test]
     fn the_key_follows_sources_and_versions_and_nothing_else() {
@@ -120,13 +156,17 @@ mod tests {
         assert_ne!(second, first);
         fs::rename(directory.join("main.go"), directory.join("other.go")).unwrap();
         assert_ne!(key(&directory).unwrap(), second);
-        assert!(!complete(&directory));
+        assert!(!TAILNET.complete(&directory));
         fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
-    fn the_module_pins_the_version_that_is_stamped() {
-        let module = fs::read_to_string(source().join("go.mod")).unwrap();
-        assert!(module.contains(&format!("\ttailscale.com v{VERSION}\n")), "{module}");
+    fn each_module_pins_the_version_that_is_stamped() {
+        for programs in [TAILNET, KUBERNETES] {
+            let module = fs::read_to_string(programs.source().join("go.mod")).unwrap();
+            let version = programs.version.trim_start_matches('v');
+            let line = format!("{} v{version}\n", programs.upstream);
+            assert!(module.contains(&line), "{line}: {module}");
+        }
     }
 }

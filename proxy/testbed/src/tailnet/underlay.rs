@@ -94,11 +94,15 @@ impl Underlay {
         Ok(())
     }
 
-    /// Shows an empty directory of the node's own instead of the machine's (`/run`, `/tmp`); returns where it is really.
+    /// Shows a directory of the node's own, at first empty, instead of the machine's (`/run`, `/tmp`); returns where it is
+    /// really.
     pub fn private(&mut self, path: &str) -> Result<PathBuf> {
         let own = self.directory.path().join("root").join(path.trim_start_matches('/'));
         std::fs::create_dir_all(&own)?;
-        self.mounts.push((own.clone(), PathBuf::from(path)));
+        let mount = (own.clone(), PathBuf::from(path));
+        if !self.mounts.contains(&mount) {
+            self.mounts.push(mount);
+        }
         Ok(own)
     }
 
