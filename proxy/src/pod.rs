@@ -1,5 +1,6 @@
 //! The pod's process on a tailnet: settings from its environment, and what follows from them.
 
+mod advertise;
 pub mod drain;
 pub mod files;
 pub mod http;
@@ -14,6 +15,7 @@ pub mod report;
 pub mod resolve;
 pub mod run;
 pub mod secret;
+pub mod serve;
 pub mod settings;
 pub mod state;
 mod stop;

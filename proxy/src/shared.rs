@@ -62,6 +62,11 @@ impl Shared {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it is.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
     /// What readiness waits for. A bad file does not make a process unready that carries an earlier table.
     pub fn latches(&self) -> BTreeMap<String, bool> {
         let state = self.engine.state();
@@ -70,7 +75,7 @@ impl Shared {
             ("config", state.table.is_some() || config.generation.is_some()),
             ("data-path", state.kind.is_some() && state.error.is_none() && state.trouble.is_none()),
             ("admin", self.admin.load(Ordering::Relaxed)),
-            ("running", !self.stopping.load(Ordering::Relaxed)),
+            ("running", !self.is_stopping()),
         ];
         let pod = self.pod.get().map(|pod| pod.latches()).into_iter().flatten();
         latches.into_iter().chain(pod).map(|(name, open)| (name.to_owned(), open)).collect()

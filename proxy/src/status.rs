@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 mod tailnet;
 
-pub use self::tailnet::{TailnetStatus, TargetStatus};
+pub use self::tailnet::{CertificateStatus, TailnetStatus, TargetStatus};
 use crate::engine::State;
 
 /// The version of the document.

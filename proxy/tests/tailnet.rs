@@ -26,3 +26,7 @@ mod pod;
 mod routes;
 #[path = "tailnet/scenarios.rs"]
 mod scenarios;
+#[path = "tailnet/serve.rs"]
+mod serve;
+#[path = "tailnet/web.rs"]
+mod web;

@@ -19,6 +19,7 @@ use super::{
     reissue::Reissue,
     run::{Configured, TAILNET_DEVICE},
     secret::StateSecret,
+    serve,
     settings::{ConfigFile, Settings},
     state::Pod,
     upstream,
@@ -120,6 +121,11 @@ impl Parts {
             names: found.subscribe(),
             pod: local.addresses,
         };
+        let (pod, shared) = (Arc::clone(&self.pod), Arc::clone(&self.shared));
+        let (api, settings) = (self.api.clone(), Arc::clone(&self.settings));
+        let changed = changes.subscribe();
+        let serving = serve::Inputs { api, pod, shared, settings, kernel_tun, changes: changed };
+        self.spawn(serve::run(serving));
         let pod = Arc::clone(&self.pod);
         self.spawn(names_of(documents.subscribe(), wanted.clone()));
         self.spawn(names::look_up(wanted.subscribe(), found));

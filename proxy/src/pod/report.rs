@@ -22,11 +22,13 @@ pub async fn report(
     mut files: watch::Receiver<Files>,
 ) {
     let (mut link, mut installed) = (pod.link.subscribe(), pod.installed.subscribe());
+    let mut endpoint = pod.https_endpoint.subscribe();
     let mut status = secret.status();
     loop {
         let told = files.borrow_and_update().clone();
         installed.mark_unchanged();
         link.mark_unchanged();
+        endpoint.mark_unchanged();
         secret.want(|desired| want(desired, &pod, &place, &told));
         pod.troubles().secret =
             status.borrow_and_update().failure.as_ref().map(|failure| failure.message.clone());
@@ -34,6 +36,7 @@ pub async fn report(
             changed = link.changed() => changed.is_ok(),
             changed = installed.changed() => changed.is_ok(),
             changed = files.changed() => changed.is_ok(),
+            changed = endpoint.changed() => changed.is_ok(),
             changed = status.changed() => changed.is_ok(),
         };
         if !more {
@@ -56,6 +59,9 @@ fn want(desired: &mut Desired, pod: &Pod, place: &settings::Pod, files: &Files) 
         }
         // It was of use, and whoever reads the Secret could use it again.
         desired.remove(Key::AuthKey);
+    }
+    if let Some(endpoint) = pod.https_endpoint.borrow().clone() {
+        desired.set(Key::HttpsEndpoint, endpoint);
     }
     if installed.generation.is_none() {
         return;

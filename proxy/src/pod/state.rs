@@ -1,13 +1,20 @@
 //! What the parts of a pod's process know of each other.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::sync::watch;
 
-use super::{installer::Installed, view::View};
+use super::{
+    installer::Installed,
+    serve::{Certificate, Wanted},
+    view::View,
+};
 use crate::{
-    localapi::State,
-    status::{TailnetStatus, TargetStatus},
+    localapi::{ServeConfig, State},
+    status::{CertificateStatus, TailnetStatus, TargetStatus},
 };
 
 /// The state of a pod.
@@ -19,6 +26,14 @@ pub struct Pod {
     pub link: watch::Sender<Link>,
     /// The rules in force.
     pub installed: watch::Sender<Installed>,
+    /// What parts of this process want tailscaled to serve.
+    pub serve: Wanted,
+    /// What tailscaled serves, as far as is known.
+    pub served: watch::Sender<Option<ServeConfig>>,
+    /// For the state Secret, once the file of `TS_SERVE_CONFIG` is in force: the name that HTTPS is served by, or `no-https`.
+    pub https_endpoint: watch::Sender<Option<String>>,
+    /// Certificates of what is served, by name.
+    pub certificates: Mutex<BTreeMap<String, Certificate>>,
     /// What is not (yet) as configured, by the part that takes care of it.
     pub troubles: Mutex<Troubles>,
 }
@@ -49,6 +64,8 @@ pub struct Troubles {
     pub tun: Option<String>,
     /// The served configuration.
     pub serve: Option<String>,
+    /// The relay from the cluster to what is served.
+    pub via_cluster: Option<String>,
 }
 
 impl Pod {
@@ -58,6 +75,10 @@ impl Pod {
             view: Arc::default(),
             link: watch::Sender::default(),
             installed: watch::Sender::default(),
+            serve: Wanted::default(),
+            served: watch::Sender::default(),
+            https_endpoint: watch::Sender::default(),
+            certificates: Mutex::default(),
             troubles: Mutex::default(),
         }
     }
@@ -70,6 +91,11 @@ impl Pod {
     /// What is not as configured.
     pub fn troubles(&self) -> MutexGuard<'_, Troubles> {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Certificates of what is served.
+    pub fn certificates(&self) -> MutexGuard<'_, BTreeMap<String, Certificate>> {
+        self.certificates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What readiness waits for besides the data path.
@@ -104,9 +130,25 @@ impl Pod {
             services: view.services.iter().cloned().collect(),
             https_endpoint: view.cert_domains.first().cloned(),
             warnings: view.warnings.clone(),
-            config_errors: troubles.files.into_iter().chain(troubles.serve).collect(),
+            config_errors: troubles
+                .files
+                .into_iter()
+                .chain(troubles.serve)
+                .chain(troubles.via_cluster)
+                .collect(),
+            certificates: self.certificate_status(),
             secret_error: troubles.secret,
         }
+    }
+
+    fn certificate_status(&self) -> Vec<CertificateStatus> {
+        let status = |(name, certificate): (&String, &Certificate)| CertificateStatus {
+            name: name.clone(),
+            ready: certificate.is_ready,
+            reason: certificate.reason.map(str::to_owned),
+            message: certificate.message.clone(),
+        };
+        self.certificates().iter().map(status).collect()
     }
 
     /// For `/v1/status`.

@@ -35,6 +35,8 @@ pub struct View {
     pub accept_routes: bool,
     /// Names that certificates can be had for.
     pub cert_domains: Vec<String>,
+    /// Whether the name service's configuration is known, and with it what certificates there are.
+    pub has_dns: bool,
     /// Warnings of tailscaled by code.
     pub warnings: BTreeMap<String, String>,
     peers: HashMap<NodeId, Peer>,
@@ -154,7 +156,9 @@ impl View {
             addresses.sort_unstable();
             addresses.dedup();
         }
-        let changed = self.records != records || self.cert_domains != dns.cert_domains;
+        let changed =
+            !self.has_dns || self.records != records || self.cert_domains != dns.cert_domains;
+        self.has_dns = true;
         self.records = records;
         self.cert_domains.clone_from(&dns.cert_domains);
         changed

@@ -34,6 +34,8 @@ pub struct TailnetStatus {
     pub warnings: BTreeMap<String, String>,
     /// What is wrong with files of the configuration.
     pub config_errors: Vec<String>,
+    /// Certificates of what is served over TLS.
+    pub certificates: Vec<CertificateStatus>,
     /// Why the state Secret is not up to date.
     pub secret_error: Option<String>,
 }
@@ -53,5 +55,19 @@ pub struct TargetStatus {
     /// Why not: a stable word.
     pub reason: Option<String>,
     /// Why not, and what would help.
+    pub message: Option<String>,
+}
+
+/// A certificate of what is served over TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CertificateStatus {
+    /// The name that it is for.
+    pub name: String,
+    /// Whether there is a valid one.
+    pub ready: bool,
+    /// Why there is none: a stable word.
+    pub reason: Option<String>,
+    /// Why there is none, and what happens next.
     pub message: Option<String>,
 }

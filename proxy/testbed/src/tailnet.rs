@@ -92,7 +92,7 @@ impl Tailnet {
         self.programs.join(name)
     }
 
-    /// The certificate of the authority behind the control server, the relay and the ACME server, as PEM.
+    /// The certificates of the authorities behind the control server, the relay, the ACME server and what that issues, as PEM.
     pub fn authority(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
     }

@@ -12,7 +12,7 @@ use proxy_testbed::{poll_until, tailnet::Tailnet, topology::HOSTS, traffic::tcp:
 use crate::pod::{KERNEL_PATHS, Place, Servers, exchange, leads_to};
 
 /// The process ids of the children of a process that run a program.
-fn children(parent: u32, program: &str) -> Vec<i32> {
+pub(crate) fn children(parent: u32, program: &str) -> Vec<i32> {
     let ids = std::fs::read_dir("/proc").unwrap().flatten();
     let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_ours = |id: &i32| {

@@ -170,10 +170,14 @@ impl Pod {
 
     /// Changes preferences of its tailscaled, as tailscaled itself or a person may.
     pub(crate) fn edit_prefs(&self, change: &str) -> Result<()> {
+        self.local_api("PATCH", "/localapi/v0/prefs", change)
+    }
+
+    /// Asks its tailscaled for something, as a person may.
+    pub(crate) fn local_api(&self, method: &str, path: &str, body: &str) -> Result<()> {
         let socket = self.place.directory.join("tailscaled.sock");
         let stream = UnixStream::connect(socket)?;
-        let host = "local-tailscaled.sock";
-        proxy_testbed::http::request(stream, host, "PATCH", "/localapi/v0/prefs", change).map(drop)
+        proxy_testbed::http::request(stream, "local-tailscaled.sock", method, path, body).map(drop)
     }
 
     /// Starts the process again after it was killed.
