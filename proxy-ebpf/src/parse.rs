@@ -224,6 +224,10 @@ fn ipv6<const LINK: usize>(packet: &mut Tc<LINK>, h: &mut Headers) -> Result<u8,
             return Err(MALFORMED);
         }
     }
+    // The last header reaches past the packet's end.
+    if offset > LINK as u32 + h.ip_len {
+        return Err(MALFORMED);
+    }
     h.l4 = offset;
     Ok(next)
 }

@@ -216,6 +216,10 @@ fn ipv6(packet: &[u8]) -> Option<Headers> {
             return None;
         }
     }
+    // The last header reaches past the packet's end.
+    if l4 > len {
+        return None;
+    }
     let src = Ipv6Addr::from(bytes::<16>(packet, 8)?);
     let dst = Ipv6Addr::from(bytes::<16>(packet, 24)?);
     Some(Headers { protocol, fragment, ttl, len, l4, ..blank(src.into(), dst.into()) })

@@ -94,6 +94,11 @@ fn whole(f: Family) -> Vec<(&'static str, Side, Vec<u8>)> {
         ("first fragment", there, datagram().fragment(9, 0, true).bytes()),
         ("later fragment", there, datagram().fragment(9, 16, false).bytes()),
         ("other protocol", there, Build::other(f.client, f.frontend, 47).payload("gre").bytes()),
+        (
+            "other protocol with extensions",
+            there,
+            Build::other(f.client, f.frontend, 47).extension(60, 1).payload("gre").bytes(),
+        ),
     ]
 }
 
