@@ -83,6 +83,10 @@ fn prepare_inline(skb: *mut __sk_buff, h: &Headers, peer: &Hop) -> Verdict {
     }
     let Some(rule) = policy::find(key) else { return unmatched(h, globals) };
     if socket::is_local(&key.dst) {
+        // The answer to a ping of this host's own, as far as anybody can tell: there is no socket to look up.
+        if h.kind == kind::ECHO && h.tcp != 0 {
+            return Verdict::PASS;
+        }
         let exact = rule.flags & entry::EXACT_PORT != 0;
         match socket::owner(skb, key, h.v6) {
             Owner::Connected => return Verdict::PASS,

@@ -57,7 +57,7 @@ pub(crate) struct Headers {
     pub(crate) kind: u8,
     /// One of [`fragment`].
     pub(crate) fragment: u8,
-    /// TCP flags.
+    /// TCP flags; of an echo, 1 if it is a reply.
     pub(crate) tcp: u8,
     /// Time to live or hop limit.
     pub(crate) ttl: u8,
@@ -273,6 +273,7 @@ fn transport<const LINK: usize>(
                 (false, 0 | 8, 0) | (true, 128 | 129, 0) => {
                     h.key.src_port = [id_high, id_low];
                     h.key.dst_port = [id_high, id_low];
+                    h.tcp = u8::from(kind == 0 || kind == 129);
                     kind::ECHO
                 }
                 (false, 3 | 11 | 12, _) | (true, 1..=4, _) => kind::ERROR,

@@ -12,6 +12,8 @@ macro_rules! kernel_or_skip {
     };
 }
 
+#[path = "tailnet/cases.rs"]
+mod cases;
 #[path = "tailnet/changes.rs"]
 mod changes;
 #[path = "tailnet/faults.rs"]

@@ -77,6 +77,8 @@ pub struct Headers {
     pub protocol: u8,
     /// What follows.
     pub kind: Kind,
+    /// Whether it is the reply to an echo.
+    pub echo_reply: bool,
     /// Place within the datagram.
     pub fragment: Fragment,
     /// Time to live or hop limit.
@@ -156,6 +158,7 @@ fn blank(src: IpAddr, dst: IpAddr) -> Headers {
         dst_port: 0,
         protocol: 0,
         kind: Kind::Other,
+        echo_reply: false,
         fragment: Fragment::Whole,
         ttl: 0,
         df: true,
@@ -253,6 +256,7 @@ impl Headers {
                     (false, 0 | 8, 0) | (true, 128 | 129, 0) => {
                         self.src_port = u16::from_be_bytes([a, b]);
                         self.dst_port = self.src_port;
+                        self.echo_reply = matches!(kind, 0 | 129);
                         Kind::Echo
                     }
                     (false, 3 | 11 | 12, _) | (true, 1..=4, _) => Kind::Error,

@@ -51,6 +51,8 @@ pub struct Inputs {
 pub struct Installed {
     /// The generation of the table that these targets are of.
     pub generation: Option<String>,
+    /// The node's addresses when these rules were made.
+    pub own: Vec<IpAddr>,
     /// Every target, and why those without traffic have none.
     pub targets: Vec<Target>,
     /// Why the latest table is not in force.
@@ -114,7 +116,7 @@ impl Installer {
         {
             return Step::Wait;
         }
-        let Resolved { document, targets } = desired(&document, inputs);
+        let (Resolved { document, targets }, own) = desired(&document, inputs);
         let mut config = match validate::compile(&document) {
             Ok(config) => config,
             Err(errors) => {
@@ -147,7 +149,7 @@ impl Installer {
                 status.error_count = 0;
                 status.generation = Some(generation);
             });
-            self.report(Installed { generation: in_force, targets, error: None });
+            self.report(Installed { generation: in_force, own, targets, error: None });
         } else {
             self.installed.send_modify(|installed| installed.error.clone_from(&state.error));
         }
@@ -178,10 +180,12 @@ impl Installer {
     }
 }
 
-fn desired(document: &Document, inputs: &Inputs) -> Resolved {
+/// What is desired, and the node's addresses that it was made with.
+fn desired(document: &Document, inputs: &Inputs) -> (Resolved, Vec<IpAddr>) {
     let view = inputs.view.lock().unwrap_or_else(PoisonError::into_inner);
     let names = inputs.names.borrow();
-    resolve::resolve(document, &Facts { view: &view, pod: &inputs.pod, names: &names })
+    let facts = Facts { view: &view, pod: &inputs.pod, names: &names };
+    (resolve::resolve(document, &facts), view.addresses())
 }
 
 /// Logs what has become of targets: each change once.

@@ -103,13 +103,13 @@ impl Pod {
         let link = self.link.borrow();
         let installed = self.installed.borrow();
         let targets = &installed.targets;
+        // Rules from before the login know neither what to protect nor whom to serve.
+        let in_force = installed.generation.is_some()
+            && installed.error.is_none()
+            && installed.own == self.view().addresses();
         // One that cannot be reached is told by its own condition, and must not take the others out of service.
         let some = targets.is_empty() || targets.iter().any(|target| target.trouble.is_none());
-        [
-            ("logged-in", link.is_logged_in()),
-            ("rules", installed.generation.is_some() && installed.error.is_none()),
-            ("targets", some),
-        ]
+        [("logged-in", link.is_logged_in()), ("rules", in_force), ("targets", some)]
     }
 
     /// For `/v1/status`.
@@ -124,7 +124,7 @@ impl Pod {
             tun: troubles.tun,
             id: view.own.as_ref().map(|own| own.id.clone()),
             name: view.own.as_ref().map(|own| own.name.clone()),
-            addresses: view.own.as_ref().map(|own| own.addresses.clone()).unwrap_or_default(),
+            addresses: view.addresses(),
             peers: view.peers(),
             routes: view.advertised.iter().map(ToString::to_string).collect(),
             services: view.services.iter().cloned().collect(),

@@ -220,6 +220,11 @@ impl View {
         true
     }
 
+    /// This node's addresses; none before control has told.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.own.as_ref().map(|own| own.addresses.clone()).unwrap_or_default()
+    }
+
     /// How many peers there are.
     pub fn peers(&self) -> usize {
         self.peers.len()

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use proxy::data_path::Stance;
 use proxy_rules::{
-    Action, DropReason, PortRange, Protocol, Settings, Side, Snat, Unmatched,
+    Action, DropReason, PortRange, Protocol, Rule, RuleTable, Settings, Side, Snat, Unmatched,
     packet::{Build, ICMPV6, checksum, flag, octets, parse},
 };
 
@@ -85,7 +85,7 @@ fn a_packet_too_big_for_the_way_out_is_answered_with_the_mtu() {
     dropped(&mut shadow, Side::Cluster, large.bytes(), DropReason::TooBig);
 }
 
-fn rejecting() -> Vec<proxy_rules::Rule> {
+fn rejecting() -> Vec<Rule> {
     let reject = |f: &Family| rule("no", None, f.frontend, PortRange::ANY, Action::Reject);
     FAMILIES.iter().map(reject).collect()
 }
@@ -179,6 +179,27 @@ fn a_protected_source_from_the_cluster_is_spoofed_unless_its_flow_is_known() {
         dropped(&mut shadow, Side::Cluster, sent, DropReason::SpoofedSource);
         carried(&mut shadow, Side::Tailnet, Build::udp(f.client(4000), f.frontend(80)).bytes());
         passed(&mut shadow, Side::Cluster, Build::udp(f.backend(1), f.frontend(1)).bytes());
+    }
+}
+
+#[test]
+fn sources_are_protected_from_the_moment_that_a_table_says_so() {
+    kernel_or_skip!();
+    let egress = |f: &Family| {
+        let to = action(vec![backend(f.client, None)], Snat::Keep);
+        Rule { from: Side::Cluster, ..rule("egress", None, f.frontend, PortRange::ANY, to) }
+    };
+    let rules: Vec<_> = FAMILIES.iter().map(egress).collect();
+    let mut shadow = world(rules.clone());
+    for f in FAMILIES {
+        carried(&mut shadow, Side::Cluster, Build::udp(f.client(4000), f.frontend(80)).bytes());
+    }
+    let protected = vec![V4.client.into(), V6.client.into()];
+    let settings = Settings { protected, max_flows: 4096, ..Settings::default() };
+    shadow.apply(&RuleTable::new(rules, settings)).unwrap();
+    for f in FAMILIES {
+        let sent = Build::udp(f.client(4001), f.frontend(80)).bytes();
+        dropped(&mut shadow, Side::Cluster, sent, DropReason::SpoofedSource);
     }
 }
 

@@ -45,6 +45,10 @@ impl Model {
             });
         };
         if self.env.local.contains(&key.dst.ip()) {
+            if step.headers.echo_reply {
+                step.say("the answer to a ping of this host's own");
+                return Err(Stop::Pass);
+            }
             match self.owner(&key) {
                 Owner::Connected => return Err(Stop::Pass),
                 Owner::Listening if !rule.matches.ports.is_single() => return Err(Stop::Pass),

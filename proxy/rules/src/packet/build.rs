@@ -176,6 +176,7 @@ impl Build {
                 dst_port: self.dst.port(),
                 protocol,
                 kind,
+                echo_reply: false,
                 fragment: Fragment::Whole,
                 ttl: self.ttl,
                 df: self.df,

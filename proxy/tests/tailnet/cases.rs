@@ -1,0 +1,166 @@
+//! What users ran into, on a real tailnet; named by the catalogue of cases.
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use proxy_testbed::{
+    poll_until,
+    tailnet::Tailnet,
+    topology::{HOSTS, PROXY_CLUSTER},
+    traffic::tcp::{Client, TcpServer},
+};
+use serde_json::json;
+
+use crate::pod::{CHANGE, KERNEL_PATHS, Place, Servers, exchange, leads_to, serve_all};
+
+/// A cluster whose pods have addresses out of 100.64.0.0/10, as some clouds hand them out.
+const OURS: &str = "100.64.8.1";
+const THEIRS: &str = "100.64.8.10";
+
+/// R07: five megabytes each way between a link of 1500 and a tunnel of 1280, with ICMP blocked: nothing but the segment size
+/// that both ends agree on can save them.
+#[test]
+fn r07_segments_fit_the_tunnel_in_both_directions() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let peer = tailnet.joined("peer", &[]).unwrap();
+    let at = peer.addresses().unwrap();
+    let _peer_servers = serve_all(&peer.underlay.namespace, &at, 81).unwrap();
+    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
+        let name = format!("pod{index}");
+        let place = Place::new(&tailnet, &name)
+            .unwrap()
+            .with("TS_DEST_IP", HOSTS[1][0])
+            .with("TS_TAILNET_TARGET_FQDN", "peer.tailnet.ts.net");
+        let _servers = Servers::new(&place.cluster, HOSTS[1][0], 80).unwrap();
+        for namespace in [&place.cluster, &peer.underlay.namespace] {
+            let rules = "table inet block { chain input { type filter hook input priority 0; icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }";
+            namespace.run("nft", &["destroy table inet block"]).ok();
+            namespace.run("nft", &[rules]).unwrap();
+        }
+        let pod = place.start(data_path).unwrap();
+        peer.meet(&name).unwrap();
+        let ingress = SocketAddr::new(pod.address(true).unwrap(), 80);
+        let egress = PROXY_CLUSTER.map(|text| SocketAddr::new(text.parse().unwrap(), 81));
+        let directions = [
+            (&peer.underlay.namespace, ingress),
+            (&pod.place.cluster, egress[0]),
+            (&pod.place.cluster, egress[1]),
+        ];
+        for (from, to) in directions {
+            let mut client = Client::connect(from, to).unwrap();
+            let largest = if to.is_ipv4() { 1240 } else { 1220 };
+            let used = client.info().unwrap().send_mss;
+            assert!(used <= largest, "{data_path}: {to}: segments of {used} bytes");
+            client.echo(5_000_000).map_err(|error| format!("{data_path}: {to}: {error}")).unwrap();
+        }
+    }
+}
+
+/// R16: a session that the pod itself has begun stays its own when everything that comes to the pod is led elsewhere.
+#[test]
+fn r16_the_pods_own_sessions_are_not_led_away() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let target = tailnet.joined("target", &[]).unwrap();
+    let at = target.addresses().unwrap();
+    let _servers = serve_all(&target.underlay.namespace, &at, 80).unwrap();
+    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
+        let place = Place::new(&tailnet, &format!("pod{index}"))
+            .unwrap()
+            .with("TS_TAILNET_TARGET_FQDN", "target.tailnet.ts.net");
+        let _controller = TcpServer::new(&place.cluster, &format!("{}:6443", HOSTS[3][0])).unwrap();
+        let controller = SocketAddr::new(HOSTS[3][0].parse().unwrap(), 6443);
+        let mut before = Client::connect(&place.underlay.namespace, controller).unwrap();
+        let pod = place.start(data_path).unwrap();
+        before.echo(100_000).map_err(|error| format!("{data_path}: {error}")).unwrap();
+        let mut after = Client::connect(&pod.place.underlay.namespace, controller).unwrap();
+        after.echo(100_000).map_err(|error| format!("{data_path}: {error}")).unwrap();
+        exchange(&pod.place.cluster, SocketAddr::new(PROXY_CLUSTER[0].parse().unwrap(), 80))
+            .unwrap();
+        before.echo(1000).unwrap();
+    }
+}
+
+/// R36: two replicas of a running group; another Service is added: both serve it, and neither was started anew.
+#[test]
+fn r36_every_replica_of_a_group_serves_a_service_that_is_added() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let target = tailnet.joined("target", &[]).unwrap();
+    let at = target.addresses().unwrap();
+    let _servers = serve_all(&target.underlay.namespace, &at, 80).unwrap();
+    let service = |port: u16| {
+        json!({"tailnetTarget": {"ip": "", "fqdn": "target.tailnet.ts.net"},
+               "ports": [{"protocol": "TCP", "matchPort": port, "targetPort": 80}]})
+    };
+    let one = json!({"default-one": service(10_080)}).to_string();
+    let two = json!({"default-one": service(10_080), "default-two": service(10_081)}).to_string();
+    let replicas: Vec<_> = ["group-0", "group-1"]
+        .map(|name| {
+            let place = Place::new(&tailnet, name).unwrap();
+            let path = place.write("egress/egress-services", &one).unwrap();
+            let directory = path.parent().unwrap().display().to_string();
+            place.with("TS_EGRESS_PROXIES_CONFIG_PATH", &directory).start("ebpf").unwrap()
+        })
+        .into();
+    let ids: Vec<_> = replicas.iter().map(|pod| pod.daemon.id()).collect();
+    for pod in &replicas {
+        pod.place.write("egress/egress-services", &two).unwrap();
+    }
+    for pod in &replicas {
+        pod.wait(CHANGE, "the Service is in force", |s| leads_to(s, "default-two", &at)).unwrap();
+        for port in [10_080, 10_081] {
+            let frontend = SocketAddr::new(PROXY_CLUSTER[0].parse().unwrap(), port);
+            Client::connect(&pod.place.cluster, frontend).unwrap().echo(1000).unwrap();
+        }
+        assert_eq!(pod.status().unwrap()["tailnet"]["restarts"], 0);
+    }
+    assert_eq!(ids, replicas.iter().map(|pod| pod.daemon.id()).collect::<Vec<_>>());
+}
+
+/// R53: pods in 100.64.8.0/22: what the pod asks a resolver there is answered, clients there are served; but whoever claims
+/// to be a device of the tailnet is not.
+#[test]
+fn r53_a_cluster_within_the_tailnets_range_works_and_forged_devices_do_not() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let target = tailnet.joined("target", &[]).unwrap();
+    let at = target.addresses().unwrap();
+    let _servers = serve_all(&target.underlay.namespace, &at, 80).unwrap();
+    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
+        let place = Place::new(&tailnet, &format!("pod{index}"))
+            .unwrap()
+            .with("POD_IPS", OURS)
+            .with("TS_TAILNET_TARGET_IP", &at[0].to_string());
+        place.underlay.namespace.ip([format!("address add {OURS}/22 dev eth0").as_str()]).unwrap();
+        place
+            .cluster
+            .ip([
+                format!("address add {THEIRS}/22 dev eth0").as_str(),
+                &format!("address add {}/32 dev lo", at[0]),
+            ])
+            .unwrap();
+        let _resolver = Servers::new(&place.cluster, THEIRS, 53).unwrap();
+        let pod = place.start(data_path).unwrap();
+        let own = &pod.place.underlay.namespace;
+        exchange(own, SocketAddr::new(THEIRS.parse().unwrap(), 53))
+            .map_err(|error| format!("{data_path}: {error:#}"))
+            .unwrap();
+        let frontend = SocketAddr::new(OURS.parse::<IpAddr>().unwrap(), 80);
+        exchange(&pod.place.cluster, frontend)
+            .map_err(|error| format!("{data_path}: {error:#}\n{}", pod.daemon.log()))
+            .unwrap();
+        let dropped = || pod.status().unwrap()["drops"]["spoofed_source"].as_u64().unwrap_or(0);
+        let before = dropped();
+        let forged = pod.place.cluster.enter(|| UdpSocket::bind((at[0], 4000))).unwrap();
+        poll_until(Duration::from_secs(3), "the forged source is dropped", || {
+            forged.send_to(b"I am a device", frontend).unwrap();
+            dropped() > before
+        })
+        .map_err(|error| format!("{data_path}: {error}"))
+        .unwrap();
+    }
+}
