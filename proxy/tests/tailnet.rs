@@ -20,6 +20,8 @@ mod changes;
 mod faults;
 #[path = "tailnet/groups.rs"]
 mod groups;
+#[path = "tailnet/kube.rs"]
+mod kube;
 #[path = "tailnet/names.rs"]
 mod names;
 #[path = "tailnet/pod.rs"]
