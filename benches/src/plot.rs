@@ -13,13 +13,10 @@ use plotters::{
     },
 };
 
-use crate::{
-    rung::Rung,
-    series::{Measure, Series},
-    stats,
-};
+use crate::stats::Quartiles;
 
-const SIZE: (u32, u32) = (1500, 1060);
+const WIDTH: u32 = 1500;
+const HEAD: u32 = 96;
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(0x22, 0x2b, 0x38);
 const FAINT: RGBColor = RGBColor(0x8a, 0x94, 0xa3);
@@ -30,85 +27,88 @@ const BOUND: RGBColor = RGBColor(0xdd, 0xe2, 0xe9);
 
 type Area<'a, B> = DrawingArea<B, Shift>;
 
-/// One panel: what it shows, and which way is better.
-struct Panel {
-    title: &'static str,
-    measure: Measure,
-    flows: u32,
-    ports: u16,
-    better: &'static str,
+/// What a bar stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Ours,
+    Theirs,
+    /// Not a way to do it: what nothing can surpass.
+    Bound,
 }
 
-const PANELS: [Panel; 6] = [
-    panel("60-byte UDP, 1024 flows", Measure::Packet, 1024, 1),
-    panel("60-byte UDP, 1 M flows", Measure::Packet, 1 << 20, 2),
-    panel("from a TUN device: 46-byte UDP", Measure::TunUdp, 1, 1),
-    panel("from a TUN device: 16 KiB TCP super-packet", Measure::TunTcpGso, 1, 1),
-    Panel {
-        better: "more is better",
-        ..panel("new TCP connections, 1 port", Measure::TcpCrr, 1, 1)
-    },
-    Panel {
-        better: "more is better",
-        ..panel("new TCP connections, 1000 ports", Measure::TcpCrr, 1, 1000)
-    },
-];
+/// One way.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    pub label: &'static str,
+    pub kind: Kind,
+    pub quartiles: Quartiles,
+}
 
-const fn panel(title: &'static str, measure: Measure, flows: u32, ports: u16) -> Panel {
-    Panel { title, measure, flows, ports, better: "less is better" }
+/// One comparison.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    pub title: String,
+    /// The unit, and which way is better.
+    pub note: String,
+    /// Digits behind the point.
+    pub digits: usize,
+    pub bars: Vec<Bar>,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    pub title: &'static str,
+    /// Two in a row, from left to right.
+    pub panels: Vec<Panel>,
+    /// Pixels of a row.
+    pub row: u32,
 }
 
 /// Draws the run beside `json`, with the endings `.svg` and `.png`.
-pub fn write(series: &[Series], json: &Path) -> Result<()> {
+pub fn write(picture: &Picture, json: &Path) -> Result<()> {
     // The font comes with the program, so that a picture looks the same on every machine.
     register_font(FONT, FontStyle::Normal, UBUNTU_LIGHT)
         .map_err(|_| anyhow!("the built-in font is not a font"))?;
     let (svg, png) = (json.with_extension("svg"), json.with_extension("png"));
-    draw(&SVGBackend::new(&svg, SIZE).into_drawing_area(), series)
+    let size = (WIDTH, HEAD + picture.row * picture.panels.len().div_ceil(2) as u32);
+    draw(&SVGBackend::new(&svg, size).into_drawing_area(), picture)
         .map_err(|error| anyhow!("drawing {}: {error}", svg.display()))?;
-    draw(&BitMapBackend::new(&png, SIZE).into_drawing_area(), series)
+    draw(&BitMapBackend::new(&png, size).into_drawing_area(), picture)
         .map_err(|error| anyhow!("drawing {}: {error}", png.display()))
 }
 
 type Failure<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
 
-fn draw<B: DrawingBackend>(area: &Area<'_, B>, series: &[Series]) -> Result<(), Failure<B>> {
+fn draw<B: DrawingBackend>(area: &Area<'_, B>, picture: &Picture) -> Result<(), Failure<B>> {
     area.fill(&WHITE)?;
-    let (head, body) = area.split_vertically(96);
+    let (head, body) = area.split_vertically(HEAD);
     let title = (FONT, 34).into_font().color(&INK);
-    head.draw(&Text::new("Sluice beside the kernel's own ways", (36, 26), title))?;
+    head.draw(&Text::new(picture.title, (36, 26), title))?;
     let note = (FONT, 19).into_font().color(&FAINT);
     let text = "medians of interleaved rounds on one machine, whiskers from quartile to quartile; compare within a panel only";
     head.draw(&Text::new(text, (36, 66), note))?;
-    for (panel, cell) in PANELS.iter().zip(body.split_evenly((3, 2))) {
-        draw_panel(&cell, panel, series)?;
+    let cells = body.split_evenly((picture.panels.len().div_ceil(2), 2));
+    for (panel, cell) in picture.panels.iter().zip(cells) {
+        draw_panel(&cell, panel)?;
     }
     area.present()
 }
 
-fn draw_panel<B: DrawingBackend>(
-    cell: &Area<'_, B>,
-    panel: &Panel,
-    all: &[Series],
-) -> Result<(), Failure<B>> {
+fn draw_panel<B: DrawingBackend>(cell: &Area<'_, B>, panel: &Panel) -> Result<(), Failure<B>> {
     const LEFT: i32 = 200;
-    let wanted = (panel.measure, panel.flows, panel.ports);
-    let bars: Vec<_> = all
-        .iter()
-        .filter(|series| (series.measure, series.flows, series.ports) == wanted)
-        .filter_map(|series| Some((series.rung, stats::quartiles(&series.values)?)))
-        .collect();
+    let (bars, digits) = (&panel.bars, panel.digits);
     let (width, height) = cell.dim_in_pixel();
     let title = (FONT, 23).into_font().color(&INK);
-    cell.draw(&Text::new(panel.title, (36, 8), title))?;
+    cell.draw(&Text::new(panel.title.as_str(), (36, 8), title))?;
     let note = FONT_SMALL.into_font().color(&FAINT);
     let end = width as i32 - 40;
     let right = note.clone().pos(Pos::new(HPos::Right, VPos::Top));
-    cell.draw(&Text::new(format!("{}, {}", panel.measure.unit(), panel.better), (end, 12), right))?;
+    cell.draw(&Text::new(panel.note.as_str(), (end, 12), right))?;
     if bars.is_empty() {
         return cell.draw(&Text::new("not measured in this run", (LEFT, 60), note));
     }
-    let most = bars.iter().map(|(_, q)| q.high).fold(f64::MIN_POSITIVE, f64::max);
+    let most = bars.iter().map(|bar| bar.quartiles.high).fold(f64::MIN_POSITIVE, f64::max);
     let (top, room) = (46, end - LEFT - 80);
     let scale = |value: f64| LEFT + (value / most * f64::from(room)) as i32;
     let step = (height as i32 - top - 14) / bars.len() as i32;
@@ -118,14 +118,17 @@ fn draw_panel<B: DrawingBackend>(
         let line = [(x, top), (x, top + step * bars.len() as i32)];
         cell.draw(&PathElement::new(line, GRID))?;
     }
-    for ((rung, q), row) in bars.iter().zip(0..) {
+    for (Bar { label, kind, quartiles: q }, row) in bars.iter().zip(0..) {
         let y = top + row * step + (step - thick) / 2;
         let middle = y + thick / 2;
-        let colour = colour(*rung);
-        let text = if rung.is_ours() { OURS } else { INK };
+        let (colour, text) = match kind {
+            Kind::Ours => (OURS, OURS),
+            Kind::Theirs => (THEIRS, INK),
+            Kind::Bound => (BOUND, INK),
+        };
         let name = FONT_SMALL.into_font().color(&text);
         let name = name.pos(Pos::new(HPos::Right, VPos::Center));
-        cell.draw(&Text::new(rung.label(), (LEFT - 10, middle), name))?;
+        cell.draw(&Text::new(*label, (LEFT - 10, middle), name))?;
         let bar = [(LEFT, y), (scale(q.median), y + thick)];
         cell.draw(&Rectangle::new(bar, colour.filled()))?;
         cell.draw(&PathElement::new([(scale(q.low), middle), (scale(q.high), middle)], INK))?;
@@ -136,17 +139,9 @@ fn draw_panel<B: DrawingBackend>(
         let value = FONT_SMALL.into_font().color(&INK);
         let value = value.pos(Pos::new(HPos::Left, VPos::Center));
         let at = (scale(q.high.max(q.median)) + 8, middle);
-        cell.draw(&Text::new(format!("{:.0}", q.median), at, value))?;
+        cell.draw(&Text::new(format!("{:.digits$}", q.median), at, value))?;
     }
     Ok(())
 }
 
 const FONT_SMALL: (&str, i32) = (FONT, 17);
-
-const fn colour(rung: Rung) -> RGBColor {
-    match rung {
-        rung if rung.is_ours() => OURS,
-        Rung::XdpDrop | Rung::XdpRedirect => BOUND,
-        _ => THEIRS,
-    }
-}

@@ -20,6 +20,7 @@ use crate::{
     pairs,
     rig::{Entry, Lane, Rig},
     rung::Rung,
+    usage,
 };
 
 const PORTS: u16 = 1000;
@@ -59,7 +60,7 @@ pub fn measure() -> Result<f64> {
     let halves = pairs::newest_flow_table()?.keys().count();
     ensure!(halves == 2 * FLOWS as usize, "{halves} halves of {FLOWS} flows are in the table");
     thread::sleep(TURNS);
-    let megabytes = resident(agent.0.id())?;
+    let megabytes = usage::memory(&[agent.0.id()])?;
     drop(agent);
     fs::remove_dir_all(&directory)?;
     Ok(megabytes)
@@ -96,14 +97,6 @@ fn wait_until_in_force(log: &Path) -> Result<()> {
         ensure!(started.elapsed() < PATIENCE, "the agent is not in force:\n{text}");
         thread::sleep(Duration::from_millis(50));
     }
-}
-
-/// Megabytes (10^6) of a process that are in memory.
-pub fn resident(process: u32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kibibytes.context("no VmRSS")? * 1024.0 / 1e6)
 }
 
 struct Agent(Child);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::progress::Progress;
+use crate::{progress::Progress, usage};
 
 pub mod book;
 pub mod field;
@@ -20,7 +20,6 @@ pub mod goals;
 pub mod load;
 pub mod pod;
 pub mod series;
-pub mod usage;
 pub mod way;
 
 use book::Book;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use benches::{
     apply,
     goals::Book,
-    ladder, limits, machine, netstack, pairs,
+    ladder, limits, machine, netstack, pairs, panels,
     plan::Plan,
     plot,
     progress::Progress,
@@ -104,7 +104,7 @@ fn main() -> Result<ExitCode> {
             goals: &goals,
         };
         report.write(path)?;
-        plot::write(&series, path)?;
+        plot::write(&panels::picture(&series), path)?;
     }
     let missed = goals.iter().filter(|goal| goal.is_missed()).count();
     Ok(if args.gate && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use benches::{
-    machine,
+    machine, plot,
     report::Report,
     table,
     tailnet::{
@@ -21,7 +21,7 @@ use clap::{Parser, ValueEnum};
 #[derive(Parser)]
 #[command(name = "tailnet")]
 struct Args {
-    /// Write machine facts, every series and the goals here.
+    /// Write machine facts, every series and the goals here; the plot beside it, as SVG and PNG.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Number of rounds.
@@ -110,6 +110,7 @@ fn main() -> Result<ExitCode> {
             goals: &goals,
         };
         report.write(path)?;
+        plot::write(&book.picture(), path)?;
     }
     let missed = goals.iter().filter(|goal| goal.is_missed()).count();
     Ok(if args.gate && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -1,4 +1,4 @@
-//! Everything a run has measured, as tables.
+//! Everything a run has measured, as tables and as a picture.
 
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -6,7 +6,21 @@ use super::{
     series::{Measure, Series},
     way::{Role, Way},
 };
-use crate::stats;
+use crate::{
+    plot::{Bar, Kind, Panel, Picture},
+    stats,
+};
+
+/// What is drawn, and which way is better.
+const DRAWN: [(Measure, &str); 7] = [
+    (Measure::Stream1, "more"),
+    (Measure::Stream8, "more"),
+    (Measure::Cpu8Machine, "less"),
+    (Measure::UdpFlood, "more"),
+    (Measure::RrP99, "less"),
+    (Measure::Crr, "more"),
+    (Measure::Start, "less"),
+];
 
 /// The series, in the order in which they were begun.
 #[derive(Debug, Default)]
@@ -32,13 +46,42 @@ impl Book {
         found.map_or(&[], |series| &series.values)
     }
 
+    fn ways(&self) -> Vec<Way> {
+        let all: &[Way] = clap::ValueEnum::value_variants();
+        all.iter().copied().filter(|way| self.series.iter().any(|s| s.way == *way)).collect()
+    }
+
+    /// Ingress on the left, egress on the right.
+    pub fn picture(&self) -> Picture {
+        let ways = self.ways();
+        let bar = |way: &Way, measure, role| {
+            let kind = match way {
+                Way::Direct => Kind::Bound,
+                way if way.is_ours() => Kind::Ours,
+                _ => Kind::Theirs,
+            };
+            let quartiles = stats::quartiles(self.values(measure, *way, role))?;
+            Some(Bar { label: way.label(), kind, quartiles })
+        };
+        let panels = DRAWN.iter().flat_map(|&(measure, better)| {
+            let ways = &ways;
+            Role::ALL.map(|role| Panel {
+                title: format!("{}: {}", role.name(), measure.label()),
+                note: format!("{better} is better"),
+                digits: measure.digits(),
+                bars: ways.iter().filter_map(|way| bar(way, measure, role)).collect(),
+            })
+        });
+        Picture {
+            title: "Sluice beside upstream's proxy, on a real tailnet",
+            panels: panels.collect(),
+            row: 220,
+        }
+    }
+
     /// One role: a line for each measure, a column for each way; medians with quartiles.
     pub fn table(&self, role: Role) -> String {
-        let ways: Vec<Way> = clap::ValueEnum::value_variants()
-            .iter()
-            .copied()
-            .filter(|way| self.series.iter().any(|series| series.way == *way))
-            .collect();
+        let ways = self.ways();
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN);
         table.set_header([role.name()].into_iter().chain(ways.iter().map(|way| way.label())));

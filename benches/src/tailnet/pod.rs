@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use proxy_testbed::{
     Daemon, Namespace,
     tailnet::{Cluster, Underlay},
@@ -19,10 +19,9 @@ use super::{
     field::Field,
     load::{self, PORT},
     series::Measure,
-    usage,
     way::{EntryPoint, Role},
 };
-use crate::resident::resident;
+use crate::usage;
 
 /// Our program; `cargo xtask bench` builds it and says so here.
 pub const PROGRAM: &str = "SLUICE_PROXY";
@@ -86,6 +85,8 @@ impl Pod {
             EntryPoint::Containerboot(mode) => containerboot(field, &mut place, mode)?,
             EntryPoint::Sluice(data_path) => {
                 place.set("SLUICE_SOCKET", own("proxy.sock"));
+                // As operators set it: tailscaled would try iptables first.
+                place.set("TS_DEBUG_FIREWALL_MODE", "nftables");
                 let program = env::var_os(PROGRAM)
                     .with_context(|| format!("{PROGRAM} names our program, sluice-proxy"))?;
                 let mut command = place.pod_command(program)?;
@@ -126,24 +127,29 @@ impl Pod {
 
     /// What its processes have used so far.
     pub fn used(&self) -> Result<Used> {
-        Ok(Used {
-            tailscaled: usage::process(self.tailscaled()?)?,
-            agent: usage::process(self.daemon.id())?,
-        })
+        let (tailscaled, agent) = self.processes()?;
+        let agent = agent.into_iter().map(usage::process).sum::<Result<f64>>()?;
+        Ok(Used { tailscaled: usage::process(tailscaled)?, agent })
     }
 
     /// What its processes hold in memory, MB.
     pub fn resident(&self) -> Result<[(Measure, f64); 2]> {
+        let (tailscaled, agent) = self.processes()?;
         Ok([
-            (Measure::MemoryAgent, resident(self.daemon.id())?),
-            (Measure::MemoryTailscaled, resident(self.tailscaled()?)?),
+            (Measure::MemoryAgent, usage::memory(&agent)?),
+            (Measure::MemoryTailscaled, usage::memory(&[tailscaled])?),
         ])
     }
 
-    fn tailscaled(&self) -> Result<u32> {
-        self.daemon
-            .descendant("tailscaled")
-            .with_context(|| format!("no tailscaled runs in {}:\n{}", self.name, self.daemon.log()))
+    /// tailscaled, and all others: an entry point may be more than one process.
+    fn processes(&self) -> Result<(u32, Vec<u32>)> {
+        let all = self.daemon.processes();
+        let (tailscaled, agent): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, program)| program == "tailscaled");
+        let [(tailscaled, _)] = tailscaled.as_slice() else {
+            bail!("{} tailscaleds run in {}:\n{}", tailscaled.len(), self.name, self.daemon.log())
+        };
+        Ok((*tailscaled, agent.into_iter().map(|(id, _)| id).collect()))
     }
 }
 

@@ -65,15 +65,19 @@ impl Daemon {
 
     /// The process id of a program that it has started, or one of these.
     pub fn descendant(&self, program: &str) -> Option<u32> {
-        let mut unseen = children(self.id());
+        let mut others = self.processes().into_iter().skip(1);
+        others.find(|(_, name)| name == program).map(|(id, _)| id)
+    }
+
+    /// It, and all that it has started and these have: process ids and the programs' names, which the kernel cuts at 15 bytes.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let (mut all, mut unseen) = (Vec::new(), vec![self.id()]);
         while let Some(id) = unseen.pop() {
             let name = std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-            if name.trim_end() == program {
-                return Some(id);
-            }
+            all.push((id, name.trim_end().to_owned()));
             unseen.extend(children(id));
         }
-        None
+        all
     }
 
     /// Whether it has ended.

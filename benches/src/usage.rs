@@ -1,4 +1,4 @@
-//! Processor time.
+//! Processor time and memory.
 //!
 //! The kernel does a proxy's packet work wherever it happens to be: mostly in tailscaled's own system calls, as a write
 //! to the TUN device runs the packet's whole way before it returns, but also in interrupts and kernel threads. Without
@@ -29,6 +29,24 @@ pub fn machine() -> Result<f64> {
     Ok(ticks as f64 / per_second as f64)
 }
 
+/// Megabytes (10^6) that processes of one program hold in memory: `VmRSS`, but with the pages of its file counted once.
+pub fn memory(ids: &[u32]) -> Result<f64> {
+    let (mut own, mut shared) = (0, 0);
+    for id in ids {
+        let status = fs::read_to_string(format!("/proc/{id}/status"))
+            .with_context(|| format!("the memory of process {id}"))?;
+        let field = |name| kibibytes(&status, name).with_context(|| format!("no {name}"));
+        own += field("RssAnon:")? + field("RssShmem:")?;
+        shared = shared.max(field("RssFile:")?);
+    }
+    Ok((own + shared) as f64 * 1024.0 / 1e6)
+}
+
+fn kibibytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 fn busy(stat: &str) -> Option<u64> {
     let mut words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
     let mut next = || words.next()?.parse::<u64>().ok();
@@ -46,6 +64,15 @@ mod tests {
     fn idle_and_stolen_time_is_not_busy() {
         assert_eq!(busy("cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 7 7 7 7"), Some(31));
         assert_eq!(busy("cpu0 1 2 4 8 16 32 64"), None);
+    }
+
+    #[test]
+    fn pages_of_the_programs_file_are_counted_once() {
+        let own = std::process::id();
+        let once = memory(&[own]).unwrap();
+        assert!(once > 0.5, "{once}");
+        let twice = memory(&[own, own]).unwrap();
+        assert!(twice > once && twice < 2.0 * once, "{once} {twice}");
     }
 
     #[test]
