@@ -173,6 +173,26 @@ fn an_api_server_that_is_away_stops_no_traffic_and_is_told() {
     assert_eq!(pod.status().unwrap()["ready"], true);
 }
 
+/// tailscaled cannot read its state then, and ends at once, again and again.
+#[test]
+fn a_pod_that_starts_without_the_server_comes_up_when_that_is_there() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let server = tailnet.start_api_server().unwrap();
+    let (place, _) = place(&tailnet, &server, "pod-0");
+    server.kill().unwrap();
+    let pod = place.launch(DATA_PATH).unwrap();
+    pod.wait(START, "the failure is told", |status| {
+        let error = status["tailnet"]["secret_error"].as_str();
+        error.is_some_and(|error| error.contains("tailscale/pod-0")) && status["ready"] == false
+    })
+    .unwrap();
+    server.launch().unwrap();
+    pod.wait(SETTLES, "the pod is ready", |status| status["ready"] == true).unwrap();
+    let content = told(&server, "pod-0", &["_machinekey", "_profiles", "_current-profile"]);
+    assert_eq!(written(&content), plain(identity(&pod.status().unwrap())));
+}
+
 /// A node that upstream's entry point has logged in, its state in the Secret, is taken over: nobody in the tailnet sees more
 /// than a short absence.
 #[test]
