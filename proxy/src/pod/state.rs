@@ -124,6 +124,13 @@ impl Pod {
             tun: troubles.tun,
             id: view.own.as_ref().map(|own| own.id.clone()),
             name: view.own.as_ref().map(|own| own.name.clone()),
+            name_conflict: view.other_name().map(|name| {
+                format!(
+                    "the name {} belongs to another device, this one is {name}: delete the other, or keep the state of \
+                     the pod that had the name",
+                    view.hostname
+                )
+            }),
             addresses: view.addresses(),
             peers: view.peers(),
             routes: view.advertised.iter().map(ToString::to_string).collect(),

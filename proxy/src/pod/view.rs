@@ -31,6 +31,8 @@ pub struct View {
     pub services: BTreeSet<String>,
     /// Whether forwarded packets keep their source (`--snat-subnet-routes=false`).
     pub keep_source: bool,
+    /// The name that this node asks for; empty before tailscaled has told.
+    pub hostname: String,
     /// Whether the subnets behind peers are reached through them (`--accept-routes`).
     pub accept_routes: bool,
     /// Names that certificates can be had for.
@@ -110,6 +112,7 @@ impl View {
                 || self.accept_routes != prefs.route_all
                 || self.services != services;
             (self.advertised, self.services) = (advertised, services);
+            self.hostname.clone_from(&prefs.hostname);
             (self.keep_source, self.accept_routes) = (prefs.no_snat, prefs.route_all);
         }
         if let Some(health) = &notify.health {
@@ -223,6 +226,16 @@ impl View {
     /// This node's addresses; none before control has told.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.own.as_ref().map(|own| own.addresses.clone()).unwrap_or_default()
+    }
+
+    /// What this node is called instead of the name that it asks for: another device has that.
+    pub fn other_name(&self) -> Option<&str> {
+        let name = self.own.as_ref()?.name.split('.').next()?;
+        let wanted = self.hostname.to_ascii_lowercase();
+        // Control makes a number of a name that is taken; anything else is its own idea of a good name.
+        let number = name.strip_prefix(wanted.as_str())?.strip_prefix('-')?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        (!wanted.is_empty() && is_number).then_some(name)
     }
 
     /// How many peers there are.

@@ -20,6 +20,8 @@ pub struct TailnetStatus {
     pub id: Option<String>,
     /// Fully qualified name of the node.
     pub name: Option<String>,
+    /// What is the matter with its name.
+    pub name_conflict: Option<String>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// How many peers it sees.

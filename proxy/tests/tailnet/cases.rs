@@ -7,7 +7,7 @@ use std::{
 
 use proxy_testbed::{
     poll_until,
-    tailnet::Tailnet,
+    tailnet::{NodeChange, Tailnet},
     topology::{HOSTS, PROXY_CLUSTER},
     traffic::tcp::{Client, TcpServer},
 };
@@ -119,6 +119,29 @@ fn r36_every_replica_of_a_group_serves_a_service_that_is_added() {
         assert_eq!(pod.status().unwrap()["tailnet"]["restarts"], 0);
     }
     assert_eq!(ids, replicas.iter().map(|pod| pod.daemon.id()).collect::<Vec<_>>());
+}
+
+/// R42, as far as the device goes: a pod that has lost its state finds its name taken by the device that it was, and says so;
+/// when that is deleted, so is the complaint.
+#[test]
+fn r42_a_name_that_another_device_has_is_told() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let before = Place::new(&tailnet, "app").unwrap().with("TS_DEST_IP", HOSTS[1][0]);
+    let mut before = before.start("ebpf").unwrap();
+    let old = tailnet.find("app").unwrap().id;
+    assert!(before.status().unwrap()["tailnet"]["name_conflict"].is_null());
+    before.daemon.kill().unwrap();
+    let again = Place::new(&tailnet, "app").unwrap().with("TS_DEST_IP", HOSTS[1][0]);
+    let pod = again.start("ebpf").unwrap();
+    let told = pod.status().unwrap()["tailnet"]["name_conflict"].clone();
+    assert!(told.as_str().is_some_and(|text| text.contains("app-1")), "{told}");
+    tailnet.delete(old).unwrap();
+    let id = tailnet.find("app-1").unwrap().id;
+    let name = NodeChange { name: Some("app".into()), ..NodeChange::default() };
+    tailnet.change(id, &name).unwrap();
+    let is_well = |status: &serde_json::Value| status["tailnet"]["name_conflict"].is_null();
+    pod.wait(CHANGE * 5, "the name is its own", is_well).unwrap();
 }
 
 /// R53: pods in 100.64.8.0/22: what the pod asks a resolver there is answered, clients there are served; but whoever claims

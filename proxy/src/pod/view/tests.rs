@@ -125,6 +125,25 @@ fn the_services_of_this_host_are_read_from_its_capabilities() {
     assert_eq!(hosted["svc:web"], ips(&["100.99.0.9", "fd7a::9"]));
 }
 
+#[test]
+fn a_name_with_a_number_that_was_not_asked_for_is_another_devices() {
+    let called = |asked: &str, name: &str| {
+        let mut view = View::default();
+        let own = node(1, name, &["100.64.0.1"], &[]);
+        view.apply(&notify(&json!({"SelfChange": own, "Prefs": {"Hostname": asked}})));
+        view.other_name().map(str::to_owned)
+    };
+    assert_eq!(called("App", "app-1.ts.net"), Some("app-1".to_owned()));
+    for (asked, name) in [
+        ("app", "app.ts.net"),
+        ("app-1", "app-1.ts.net"),
+        ("app", "app-x.ts.net"),
+        ("", "a-1.ts.net"),
+    ] {
+        assert_eq!(called(asked, name), None, "{asked} {name}");
+    }
+}
+
 proptest! {
     /// R23: after any sequence of changes the view is that of the peers that are left, as if it had never known others.
     #[test]
