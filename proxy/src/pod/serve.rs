@@ -9,7 +9,7 @@ mod file;
 mod merge;
 mod via_cluster;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -17,11 +17,7 @@ use tokio::{
 };
 
 use self::file::{Compiled, Https};
-pub use self::{
-    certificates::Certificate,
-    file::NO_HTTPS,
-    merge::{Owner, Wanted},
-};
+pub use self::{certificates::Certificate, file::NO_HTTPS};
 use super::{
     advertise,
     settings::Settings,
@@ -73,14 +69,13 @@ pub async fn run(inputs: Inputs) {
 struct Engine {
     api: LocalApi,
     pod: Arc<Pod>,
-    parts: watch::Receiver<BTreeMap<Owner, ServeConfig>>,
     changes: watch::Receiver<u64>,
     link: watch::Receiver<Link>,
     file: Option<Watched>,
     https: Https,
     is_running: bool,
-    /// What this process has set, to be removed when it is not wanted any more.
-    ours: ServeConfig,
+    /// Whether another part of this process has entries in the configuration.
+    has_doors: bool,
     last: Option<Last>,
 }
 
@@ -96,9 +91,10 @@ struct Watched {
     trouble: Option<String>,
 }
 
-/// What was wanted when the configuration with this tag was found or made. tailscaled may write it differently.
+/// What was wanted when the configuration with this tag was found or made, if anything was. tailscaled may write it
+/// differently.
 struct Last {
-    wanted: ServeConfig,
+    wanted: Option<ServeConfig>,
     tag: ETag,
 }
 
@@ -107,13 +103,12 @@ impl Engine {
         Self {
             api: inputs.api.clone(),
             pod: Arc::clone(&inputs.pod),
-            parts: inputs.pod.serve.subscribe(),
             changes: inputs.changes.clone(),
             link: inputs.pod.link.subscribe(),
             file: inputs.settings.serve_config.clone().map(Watched::new),
             https: Https::Unknown,
             is_running: false,
-            ours: ServeConfig::default(),
+            has_doors: !inputs.kernel_tun,
             last: None,
         }
     }
@@ -146,13 +141,12 @@ impl Engine {
     async fn step(&mut self) -> Result<Vec<String>, Error> {
         self.https = Https::of(&self.pod.view());
         self.is_running = is_running(&self.link.borrow_and_update());
-        let mut parts = self.parts.borrow_and_update().clone();
-        let mut told = Vec::new();
+        let (mut wanted, mut told) = (None, Vec::new());
         if let Some(file) = &mut self.file {
             let compiled = file.compile(&self.https);
             told.extend(file.trouble.clone());
             if let Some(Compiled { config, left_out }) = compiled {
-                parts.insert(Owner::File, config);
+                wanted = Some(config);
                 told.extend(without_https(&left_out));
             }
         }
@@ -161,10 +155,9 @@ impl Engine {
             self.last = None;
             return Ok(told);
         }
-        let (wanted, refused) = merge::join(&parts);
-        told.extend(refused);
-        self.apply(&wanted, parts.contains_key(&Owner::File)).await?;
-        if parts.contains_key(&Owner::File) {
+        let has_file = wanted.is_some();
+        self.apply(wanted).await?;
+        if has_file {
             let endpoint = self.https.endpoint().map(str::to_owned);
             self.pod.https_endpoint.send_if_modified(|told| {
                 let changed = *told != endpoint;
@@ -175,19 +168,23 @@ impl Engine {
         Ok(told)
     }
 
-    async fn apply(&mut self, wanted: &ServeConfig, is_whole: bool) -> Result<(), Error> {
+    /// Without anything wanted, only learns what is in force.
+    async fn apply(&mut self, wanted: Option<ServeConfig>) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
             let (current, tag) = self.api.serve_config().await?;
-            let is_same = |last: &Last| last.tag == tag && last.wanted == *wanted;
+            let is_same = |last: &Last| last.tag == tag && last.wanted == wanted;
             if self.last.as_ref().is_some_and(is_same) {
                 return Ok(());
             }
-            let next = merge::replace(&current, &self.ours, wanted, is_whole);
+            let next = match &wanted {
+                Some(wanted) => merge::replace(&current, wanted, self.has_doors),
+                None => current.clone(),
+            };
             if next == current {
                 self.settle(wanted, current, tag);
                 return Ok(());
             }
-            if self.last.as_ref().is_some_and(|last| last.wanted == *wanted) {
+            if self.last.as_ref().is_some_and(|last| last.wanted == wanted) {
                 tracing::warn!("somebody else has changed what tailscaled serves: it is put back");
             }
             let between = merge::before(&current, &next);
@@ -209,9 +206,8 @@ impl Engine {
         Err(Error::Changed)
     }
 
-    fn settle(&mut self, wanted: &ServeConfig, current: ServeConfig, tag: ETag) {
-        self.ours.clone_from(wanted);
-        self.last = Some(Last { wanted: wanted.clone(), tag });
+    fn settle(&mut self, wanted: Option<ServeConfig>, current: ServeConfig, tag: ETag) {
+        self.last = Some(Last { wanted, tag });
         self.pod.served.send_if_modified(|served| {
             let changed = served.as_ref() != Some(&current);
             *served = Some(current);
@@ -226,7 +222,7 @@ impl Engine {
         if troubles.serve != text {
             if let Some(text) = &text {
                 tracing::error!("{text}");
-            } else {
+            } else if self.is_running {
                 tracing::info!("everything is served as configured");
             }
             troubles.serve = text;
@@ -235,7 +231,7 @@ impl Engine {
 
     /// Whether nothing is ours to keep in force; what somebody else has in force matters at the start only.
     fn is_idle(&self) -> bool {
-        self.file.is_none() && self.ours == ServeConfig::default() && self.last.is_some()
+        self.file.is_none() && self.last.is_some()
     }
 
     /// Until something has changed that is to be acted on, or for so long.
@@ -250,7 +246,6 @@ impl Engine {
             };
             let more = tokio::select! {
                 () = next_text(&mut self.file) => return,
-                changed = self.parts.changed() => return drop(changed),
                 changed = self.link.changed() => {
                     if is_running(&self.link.borrow_and_update()) != self.is_running {
                         return;

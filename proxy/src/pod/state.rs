@@ -7,11 +7,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{
-    installer::Installed,
-    serve::{Certificate, Wanted},
-    view::View,
-};
+use super::{installer::Installed, serve::Certificate, view::View};
 use crate::{
     localapi::{ServeConfig, State},
     status::{CertificateStatus, TailnetStatus, TargetStatus},
@@ -26,8 +22,6 @@ pub struct Pod {
     pub link: watch::Sender<Link>,
     /// The rules in force.
     pub installed: watch::Sender<Installed>,
-    /// What parts of this process want tailscaled to serve.
-    pub serve: Wanted,
     /// What tailscaled serves, as far as is known.
     pub served: watch::Sender<Option<ServeConfig>>,
     /// For the state Secret, once the file of `TS_SERVE_CONFIG` is in force: the name that HTTPS is served by, or `no-https`.
@@ -75,7 +69,6 @@ impl Pod {
             view: Arc::default(),
             link: watch::Sender::default(),
             installed: watch::Sender::default(),
-            serve: Wanted::default(),
             served: watch::Sender::default(),
             https_endpoint: watch::Sender::default(),
             certificates: Mutex::default(),

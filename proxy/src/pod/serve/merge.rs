@@ -1,118 +1,44 @@
-//! Who wants what of the serve configuration: there is one in tailscaled, and several who have a part in it.
-//!
-//! A part of this process says with [`Wanted::put`] what it wants served, at any time and without waiting. The parts are
-//! joined into one configuration, which alone is set; where two want the same port, the first [`Owner`] has it, and the
-//! others are told. What nobody here has said stays as it is, unless there is a file: that is the whole truth, as upstream's
-//! proxies have it, but for what a `tailscale serve` in the foreground serves as long as it runs.
+//! The serve configuration has several writers. Where there is a file it is the whole truth, as upstream's proxies have it,
+//! with two exceptions: what a `tailscale serve` in the foreground serves as long as it runs, and the entries that lead to
+//! doors of the user-space path, which another part of this process keeps. They are told by where they lead.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
 
-use tokio::sync::watch;
+use crate::{
+    data_path::userspace::through::DOORS,
+    localapi::{ServeConfig, ServiceConfig, TcpPortHandler},
+};
 
-use crate::localapi::{ServeConfig, ServiceConfig, TcpPortHandler};
-
-/// Who may want something, in the order of precedence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
-    /// The file of `TS_SERVE_CONFIG`.
-    File,
-    /// Forwarding of a pod without a TUN device.
-    Forwarding,
-}
-
-impl Owner {
-    fn label(self) -> &'static str {
-        match self {
-            Self::File => "TS_SERVE_CONFIG",
-            Self::Forwarding => "the forwarded targets",
+/// What is to be in force instead of `current`. Doors that nobody keeps are left over from another process, and go.
+pub(super) fn replace(current: &ServeConfig, wanted: &ServeConfig, has_doors: bool) -> ServeConfig {
+    let mut next = ServeConfig { foreground: current.foreground.clone(), ..wanted.clone() };
+    if !has_doors {
+        return next;
+    }
+    keep_doors(&current.tcp, &mut next.tcp);
+    for (name, service) in &current.services {
+        let has_some = service.tcp.values().any(leads_to_door);
+        let is_open = next.services.get(name).is_none_or(|next| !next.tun);
+        if has_some && is_open {
+            keep_doors(&service.tcp, &mut next.services.entry(name.clone()).or_default().tcp);
         }
     }
-}
-
-/// What is wanted, by whom.
-#[derive(Clone, Debug, Default)]
-pub struct Wanted(watch::Sender<BTreeMap<Owner, ServeConfig>>);
-
-impl Wanted {
-    /// Replaces what one owner wants. Without ports it wants nothing any more, and what it had is removed.
-    pub fn put(&self, owner: Owner, part: ServeConfig) {
-        self.0.send_if_modified(|parts| {
-            let changed = parts.get(&owner) != Some(&part);
-            if changed {
-                parts.insert(owner, part);
-            }
-            changed
-        });
-    }
-
-    /// To learn of changes, and of what is wanted.
-    pub(super) fn subscribe(&self) -> watch::Receiver<BTreeMap<Owner, ServeConfig>> {
-        self.0.subscribe()
-    }
-}
-
-/// All parts in one, and which ports somebody did not get.
-pub(super) fn join(parts: &BTreeMap<Owner, ServeConfig>) -> (ServeConfig, Vec<String>) {
-    let mut whole = ServeConfig::default();
-    let mut refused = Vec::new();
-    for (owner, part) in parts {
-        let mut lost = Vec::new();
-        for (port, handler) in &part.tcp {
-            if whole.tcp.contains_key(port) {
-                lost.push(port.to_string());
-            } else {
-                whole.tcp.insert(*port, handler.clone());
-            }
-        }
-        for (name, service) in &part.services {
-            if whole.services.contains_key(name) {
-                lost.push(name.clone());
-            } else {
-                whole.services.insert(name.clone(), service.clone());
-            }
-        }
-        for (at, web) in &part.web {
-            whole.web.entry(at.clone()).or_insert_with(|| web.clone());
-        }
-        for (at, allowed) in &part.allow_funnel {
-            whole.allow_funnel.entry(at.clone()).or_insert(*allowed);
-        }
-        for (name, value) in &part.rest {
-            whole.rest.entry(name.clone()).or_insert_with(|| value.clone());
-        }
-        if !lost.is_empty() {
-            let (owner, lost) = (owner.label(), lost.join(", "));
-            refused.push(format!("{lost} of {owner} is not served: another part of the configuration serves it; remove one of the two"));
-        }
-    }
-    (whole, refused)
-}
-
-/// What is to be in force: `wanted` instead of what was `ours`, and of the rest what is not ours to remove.
-pub(super) fn replace(
-    current: &ServeConfig,
-    ours: &ServeConfig,
-    wanted: &ServeConfig,
-    is_whole: bool,
-) -> ServeConfig {
-    if is_whole {
-        return ServeConfig { foreground: current.foreground.clone(), ..wanted.clone() };
-    }
-    let mut next = current.clone();
-    exchange(&mut next.tcp, &ours.tcp, &wanted.tcp);
-    exchange(&mut next.web, &ours.web, &wanted.web);
-    exchange(&mut next.services, &ours.services, &wanted.services);
-    exchange(&mut next.allow_funnel, &ours.allow_funnel, &wanted.allow_funnel);
     next
 }
 
-fn exchange<K: Ord + Clone, V: Clone>(
-    all: &mut BTreeMap<K, V>,
-    ours: &BTreeMap<K, V>,
-    wanted: &BTreeMap<K, V>,
-) {
-    all.retain(|key, _| !ours.contains_key(key));
-    all.extend(wanted.iter().map(|(key, value)| (key.clone(), value.clone())));
+/// Ports that the file wants are the file's.
+fn keep_doors(from: &BTreeMap<u16, TcpPortHandler>, to: &mut BTreeMap<u16, TcpPortHandler>) {
+    for (port, handler) in from.iter().filter(|(_, handler)| leads_to_door(handler)) {
+        to.entry(*port).or_insert_with(|| handler.clone());
+    }
+}
+
+fn leads_to_door(handler: &TcpPortHandler) -> bool {
+    let to = handler.tcp_forward.parse::<SocketAddr>();
+    to.is_ok_and(|to| to.ip() == IpAddr::V4(DOORS))
 }
 
 /// What must be set before `next`, if something must: tailscaled refuses a port that serves another sort of thing than it
@@ -153,43 +79,26 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_here_has_said_stays_unless_a_file_is_the_whole_truth() {
+    fn a_file_is_the_whole_truth_but_for_sessions_and_doors() {
+        let door = json!({"TCPForward": format!("{DOORS}:1000"), "ProxyProtocol": 2});
         let current = config(json!({
-            "TCP": {"22": {"TCPForward": "127.0.0.1:22"}, "80": {"TCPForward": "127.0.0.1:1"}},
+            "TCP": {"22": {"TCPForward": "127.0.0.1:22"}, "80": door, "443": door},
+            "Services": {"svc:a": {"TCP": {"80": door, "81": {"HTTP": true}}}, "svc:b": {"TCP": {"1": {"HTTP": true}}},
+                         "svc:c": {"TCP": {"80": door}}},
             "Foreground": {"session": {"TCP": {"9": {"HTTP": true}}}}, "Future": 1,
         }));
-        let ours = config(json!({"TCP": {"80": {"TCPForward": "127.0.0.1:1"}}}));
-        let wanted = config(json!({"TCP": {"443": {"TCPForward": "127.0.0.1:2"}}}));
-        let next = replace(&current, &ours, &wanted, false);
-        assert_eq!(next.tcp.keys().copied().collect::<Vec<_>>(), [22, 443]);
-        assert_eq!((&next.foreground, &next.rest), (&current.foreground, &current.rest));
-        let next = replace(&current, &ours, &wanted, true);
-        assert_eq!(next.tcp, wanted.tcp);
-        assert_eq!(next.foreground, current.foreground);
-        assert_eq!(replace(&next, &wanted, &wanted, true), next, "again changes nothing");
-    }
-
-    #[test]
-    fn a_port_has_one_owner_and_the_other_is_told() {
-        let wanted = Wanted::default();
-        let mut changes = wanted.subscribe();
-        let file = config(json!({"TCP": {"80": {"HTTP": true}}, "Services": {"svc:a": {}}}));
-        let other = config(
-            json!({"TCP": {"80": {"TCPForward": "[::1]:1"}, "81": {"TCPForward": "[::1]:2"}},
-                                  "Services": {"svc:a": {"Tun": true}}}),
-        );
-        wanted.put(Owner::Forwarding, other.clone());
-        wanted.put(Owner::File, file.clone());
-        let (whole, refused) = join(&changes.borrow_and_update());
-        assert_eq!(whole.tcp[&80], file.tcp[&80]);
-        assert_eq!(whole.tcp[&81], other.tcp[&81]);
-        assert!(!whole.services["svc:a"].tun);
-        assert!(
-            refused.len() == 1 && refused[0].starts_with("80, svc:a of the forwarded"),
-            "{refused:?}"
-        );
-        wanted.put(Owner::File, file);
-        assert!(!changes.has_changed().unwrap(), "the same is no change");
+        let wanted =
+            config(json!({"TCP": {"443": {"HTTPS": true}}, "Services": {"svc:c": {"Tun": true}}}));
+        let next = replace(&current, &wanted, true);
+        let expected = config(json!({
+            "TCP": {"80": door, "443": {"HTTPS": true}},
+            "Services": {"svc:a": {"TCP": {"80": door}}, "svc:c": {"Tun": true}},
+            "Foreground": {"session": {"TCP": {"9": {"HTTP": true}}}},
+        }));
+        assert_eq!(next, expected);
+        assert_eq!(replace(&next, &wanted, true), next, "again changes nothing");
+        let next = replace(&current, &wanted, false);
+        assert_eq!((next.tcp, next.services), (wanted.tcp, wanted.services));
     }
 
     #[test]
