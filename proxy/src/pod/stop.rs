@@ -15,6 +15,13 @@ use crate::{
 /// How long tailscaled may take to end.
 const TAILSCALED_STOP: Duration = Duration::from_secs(4);
 
+/// How long control may take to choose another host of a Service.
+const FAILOVER: Duration = Duration::from_secs(15);
+/// How often is looked whether it has.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long until every client has been told.
+const HEARSAY: Duration = Duration::from_secs(1);
+
 /// Withdraws what is advertised, serves until quiet or the deadline, and ends.
 pub(super) async fn stop(
     shared: &Shared,
@@ -27,7 +34,9 @@ pub(super) async fn stop(
     shared.stop();
     tracing::info!(deadline = ?drain, "draining");
     let drained = async {
-        withdraw(api).await;
+        if withdraw(api).await {
+            moved(shared).await;
+        }
         quiet(&shared.engine).await;
     };
     tokio::select! {
@@ -41,8 +50,8 @@ pub(super) async fn stop(
     removed.map_err(anyhow::Error::msg).context("removing the data path")
 }
 
-/// Has control lead new connections to other hosts of the Services.
-async fn withdraw(api: &LocalApi) {
+/// Has control lead new connections to other hosts of the Services; whether there is anything to lead away.
+async fn withdraw(api: &LocalApi) -> bool {
     let none = PrefsChange { advertise_services: Some(Vec::new()), ..PrefsChange::default() };
     let withdrawn = async {
         if api.prefs().await?.advertise_services.is_empty() {
@@ -51,8 +60,31 @@ async fn withdraw(api: &LocalApi) {
         api.edit_prefs(&none).await.map(|_| true)
     };
     match withdrawn.await {
-        Ok(true) => tracing::info!("the Services are withdrawn"),
-        Ok(false) => {}
-        Err(error) => tracing::warn!(%error, "withdrawing the Services"),
+        Ok(withdrawn) => {
+            if withdrawn {
+                tracing::info!("the Services are withdrawn");
+            }
+            withdrawn
+        }
+        Err(error) => {
+            tracing::warn!(%error, "withdrawing the Services");
+            false
+        }
+    }
+}
+
+/// Until other hosts have the Services' addresses and clients have heard of it. tailscaled serves on meanwhile: its
+/// connections are not among the data path's flows.
+async fn moved(shared: &Shared) {
+    let Some(pod) = shared.pod.get() else { return };
+    let elsewhere = async {
+        while !pod.view().is_hosted_elsewhere() {
+            time::sleep(LOOK).await;
+        }
+    };
+    if time::timeout(FAILOVER, elsewhere).await.is_ok() {
+        time::sleep(HEARSAY).await;
+    } else {
+        tracing::warn!("no other host serves the Services");
     }
 }

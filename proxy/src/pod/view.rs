@@ -290,6 +290,17 @@ impl View {
         Ok(addresses)
     }
 
+    /// Whether peers take packets for all addresses of the Services that control has assigned to this node.
+    pub fn is_hosted_elsewhere(&self) -> bool {
+        let hosted = self.own.iter().flat_map(|own| own.hosted.values().flatten());
+        hosted.copied().all(|address| self.is_assigned_to_peer(address))
+    }
+
+    /// Whether a peer is the host of just this address, by itself or for a Service.
+    fn is_assigned_to_peer(&self, address: IpAddr) -> bool {
+        self.allowed.contains_key(&IpNet::from(address))
+    }
+
     /// Whether some peer takes packets for the address: the prefixes that hold it are looked up, not searched.
     fn is_routed(&self, address: IpAddr) -> bool {
         let whole = IpNet::from(address).prefix_len();
