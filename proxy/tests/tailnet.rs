@@ -14,6 +14,8 @@ macro_rules! kernel_or_skip {
 
 #[path = "tailnet/cases.rs"]
 mod cases;
+#[path = "tailnet/certificates.rs"]
+mod certificates;
 #[path = "tailnet/changes.rs"]
 mod changes;
 #[path = "tailnet/faults.rs"]
