@@ -135,6 +135,10 @@ pub struct Pod {
     /// The tailscale program.
     #[arg(long, env = "SLUICE_TAILSCALE", default_value = "tailscale")]
     pub tailscale: PathBuf,
+    /// A rules file besides what the TS_ variables say, watched for changes. `tailnet`, `cluster` and `svc:NAME` may stand for
+    /// frontends, names for backends.
+    #[arg(long, env = "SLUICE_CONFIG")]
+    pub config: Option<PathBuf>,
     /// Directory on a bpffs for pinned maps and links [default: the first writable one].
     #[arg(long, env = "SLUICE_BPFFS")]
     pub bpffs: Option<PathBuf>,

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use proxy_rules::config::{Document, Service};
+use proxy_rules::{
+    config::{Document, Settings},
+    validate,
+};
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -29,12 +32,15 @@ pub struct Sources {
     pub egress: Option<PathBuf>,
     /// The ingress group's file.
     pub ingress: Option<PathBuf>,
+    /// A rules file with words and names ([`super::resolve`]).
+    pub rules: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
     Egress,
     Ingress,
+    Rules,
 }
 
 /// Keeps `document` (what does not come from files) plus the files' entries in `out`, until nobody reads it.
@@ -50,6 +56,7 @@ pub async fn follow(
     let paths = [
         (Which::Egress, sources.egress.map(|directory| directory.join(drain::SERVICES))),
         (Which::Ingress, sources.ingress),
+        (Which::Rules, sources.rules),
     ];
     for (which, path) in paths {
         let Some(path) = path else { continue };
@@ -68,13 +75,10 @@ pub async fn follow(
         });
     }
     drop(events);
-    let mut services = BTreeMap::<Which, Vec<Service>>::new();
+    let mut documents = BTreeMap::<Which, Document>::new();
     let mut errors = BTreeMap::<Which, Vec<String>>::new();
     loop {
-        let mut document = base.clone();
-        document.egress.extend(services.get(&Which::Egress).into_iter().flatten().cloned());
-        document.ingress.extend(services.get(&Which::Ingress).into_iter().flatten().cloned());
-        out.send_replace(document);
+        out.send_replace(documents.values().fold(base.clone(), merge));
         pod.troubles().files = errors.values().flatten().cloned().collect();
         let (which, path, event) = tokio::select! {
             event = incoming.recv() => match event {
@@ -87,8 +91,8 @@ pub async fn follow(
         let named = |error: String| format!("{}: {error}", path.display());
         match read(which, event, &files) {
             Ok((new, odd)) => {
-                services.insert(which, new);
-                let odd: Vec<_> = odd.iter().map(|error| named(error.to_string())).collect();
+                documents.insert(which, new);
+                let odd: Vec<_> = odd.into_iter().map(named).collect();
                 for error in &odd {
                     tracing::error!("{error}");
                 }
@@ -103,29 +107,62 @@ pub async fn follow(
     }
 }
 
+/// Adds entries. Settings that are not the defaults take the place of those before, but for devices and protected sources
+/// that are not named: the pod knows its own.
+fn merge(mut document: Document, more: &Document) -> Document {
+    document.ingress.extend(more.ingress.iter().cloned());
+    document.egress.extend(more.egress.iter().cloned());
+    document.routes.extend(more.routes.iter().cloned());
+    document.deny.extend(more.deny.iter().cloned());
+    if more.settings != Settings::default() {
+        let before = std::mem::replace(&mut document.settings, more.settings.clone());
+        let now = &mut document.settings;
+        if now.interfaces.tailnet.is_empty() {
+            now.interfaces.tailnet = before.interfaces.tailnet;
+        }
+        if now.interfaces.cluster.is_empty() {
+            now.interfaces.cluster = before.interfaces.cluster;
+        }
+        if now.protected_sources.is_empty() {
+            now.protected_sources = before.protected_sources;
+        }
+    }
+    document
+}
+
 fn read(
     which: Which,
     event: Event,
     files: &watch::Sender<Files>,
-) -> Result<(Vec<Service>, Vec<FileError>), String> {
+) -> Result<(Document, Vec<String>), String> {
     let text = match event {
         Event::Content(text) => text,
         Event::Unreadable(why) => return Err(why),
     };
+    let texts = |errors: Vec<FileError>| errors.iter().map(ToString::to_string).collect();
     // An empty file is what the operator makes before there is anything to say.
-    let text = if text.trim().is_empty() { "{}".to_owned() } else { text };
+    let text = match which {
+        Which::Egress | Which::Ingress if text.trim().is_empty() => "{}".to_owned(),
+        _ => text,
+    };
     match which {
+        Which::Rules => match validate::parse(&text) {
+            Ok(document) => Ok((document, Vec::new())),
+            Err(errors) => {
+                Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+            }
+        },
         Which::Egress => {
             let file: EgressServices = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-            let read = file.services();
+            let (egress, errors) = file.services();
             files.send_modify(|files| files.egress = Some(file));
-            Ok(read)
+            Ok((Document { egress, ..Document::default() }, texts(errors)))
         }
         Which::Ingress => {
             let file: IngressConfig = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-            let read = file.services();
+            let (ingress, errors) = file.services();
             files.send_modify(|files| files.ingress = Some(file));
-            Ok(read)
+            Ok((Document { ingress, ..Document::default() }, texts(errors)))
         }
     }
 }

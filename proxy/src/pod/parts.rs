@@ -98,6 +98,7 @@ impl Parts {
         &mut self,
         kernel_tun: bool,
         only: Option<PathKind>,
+        rules: Option<PathBuf>,
     ) -> Result<watch::Receiver<Files>> {
         let local = local::find(&self.settings.pod.ips, TAILNET_DEVICE)
             .context("reading this network namespace's addresses")?;
@@ -107,6 +108,7 @@ impl Parts {
         let sources = Sources {
             egress: self.settings.targets.egress_config_dir.clone(),
             ingress: self.settings.targets.ingress_config_file.clone(),
+            rules,
         };
         let documents = watch::Sender::new(base.clone());
         let files = watch::Sender::new(Files::default());

@@ -72,7 +72,7 @@ pub async fn run(args: args::Pod, level: Level) -> Result<ExitCode> {
     let mut parts = Parts::new(Arc::clone(&shared), Arc::clone(&pod), Arc::clone(&settings), api);
     parts.serve(&args.socket).await?;
     let tailscaled = Tailscaled::start(plan).context("starting tailscaled")?;
-    let files = parts.forward(kernel_tun, only)?;
+    let files = parts.forward(kernel_tun, only, args.config.clone())?;
     parts.watch_tailscaled(&tailscaled);
     parts.log_in(&tailscaled, config.file.as_ref());
     if let Some(secret) = &secret {
@@ -160,6 +160,8 @@ async fn state_secret(
             tracing::info!("the auth key of the state Secret is used");
             settings.auth = Auth::Key(key);
         }
+        // tailscaled's store makes all of an empty Secret's data at once, and would undo what is written meanwhile.
+        secret.says(1, OPENED).await;
     } else {
         tracing::warn!(?patience, "the API server has not answered: going on without");
     }

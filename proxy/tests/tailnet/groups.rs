@@ -1,6 +1,9 @@
 //! Groups: many Services in one pod, by upstream's files.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use proxy_testbed::{
     tailnet::Tailnet,
@@ -117,5 +120,63 @@ fn an_ingress_group_serves_the_addresses_of_a_tailscale_service() {
         let (_, _, flows) = counted(&pod, &service, "tcp").unwrap();
         assert_eq!(flows, 2, "{data_path}");
         assert_eq!(pod.status().unwrap()["tailnet"]["services"], json!([service]));
+    }
+}
+
+/// Our own rules file: words for the node's addresses, several endpoints with ports, counted port by port; a file that is
+/// not valid changes nothing.
+#[test]
+fn a_rules_file_with_words_serves_several_endpoints() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let peer = tailnet.joined("peer", &[]).unwrap();
+    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
+        let name = format!("pod{index}");
+        let place = Place::new(&tailnet, &name).unwrap();
+        let hosts: Vec<_> = HOSTS[..2].iter().flatten().copied().collect();
+        let _servers: Vec<_> =
+            hosts.iter().map(|at| Servers::new(&place.cluster, at, 8080).unwrap()).collect();
+        let rules = |hosts: &[&str]| {
+            let backends: Vec<_> = hosts.iter().map(|at| format!("{{address: '{at}'}}")).collect();
+            let backends = backends.join(", ");
+            format!(
+                "apiVersion: sluice.dev/v1\nkind: ProxyRules\ningress:\n- name: default/web\n  frontends: [tailnet]\n  \
+                 ports: [{{protocol: tcp, port: 80, targetPort: 8080}}, {{protocol: udp, port: 80, targetPort: 8080}}]\n  \
+                 backends: [{backends}]\n"
+            )
+        };
+        let path = place.write("rules/rules.yaml", &rules(&hosts)).unwrap();
+        let pod =
+            place.with("SLUICE_CONFIG", &path.display().to_string()).start(data_path).unwrap();
+        let of_host = |s: &Value, at: &str| leads_to(s, "default/web", &[at.parse().unwrap()]);
+        pod.wait(CHANGE, "every endpoint", |s| hosts.iter().all(|at| of_host(s, at))).unwrap();
+        peer.meet(&name).unwrap();
+        for v4 in [true, false] {
+            let frontend = SocketAddr::new(pod.address(v4).unwrap(), 80);
+            let reached: BTreeSet<_> = (0..30)
+                .map(|_| {
+                    Client::connect(&peer.underlay.namespace, frontend)
+                        .unwrap()
+                        .server
+                        .ip()
+                        .to_canonical()
+                })
+                .collect();
+            assert_eq!(reached.len(), 2, "{data_path}: {reached:?}");
+        }
+        let (_, _, flows) = counted(&pod, "default/web", "tcp").unwrap();
+        assert_eq!(flows, 60, "{data_path}");
+        pod.place
+            .write("rules/rules.yaml", "apiVersion: sluice.dev/v1\nkind: ProxyRules\ningres: []\n")
+            .unwrap();
+        pod.wait(CHANGE, "the error is told", |s| {
+            s["tailnet"]["config_errors"][0].as_str().is_some_and(|text| text.contains("`ingress`"))
+        })
+        .unwrap();
+        pod.place.write("rules/rules.yaml", &rules(&hosts[..2])).unwrap();
+        pod.wait(CHANGE, "one endpoint", |s| !of_host(s, hosts[2])).unwrap();
+        let frontend = SocketAddr::new(pod.address(true).unwrap(), 80);
+        let client = Client::connect(&peer.underlay.namespace, frontend).unwrap();
+        assert_eq!(client.server.ip().to_canonical(), hosts[0].parse::<IpAddr>().unwrap());
     }
 }
