@@ -85,10 +85,13 @@ fn an_ingress_is_served_over_https_with_paths_identity_and_redirection() {
     let peer = tailnet.joined("peer", &[]).unwrap();
     let peer_at = peer.addresses().unwrap();
     let from = &peer.underlay.namespace;
-    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
+    // Upstream's operator runs such proxies without a TUN device.
+    let [ebpf, nftables] = KERNEL_PATHS;
+    let ways = [(ebpf, "false"), (nftables, "false"), ("userspace", "true")];
+    for (index, (data_path, user_space)) in ways.into_iter().enumerate() {
         let name = format!("pod{index}");
         let host = format!("{name}.tailnet.ts.net");
-        let place = place(&tailnet, &name, &ingress());
+        let place = place(&tailnet, &name, &ingress()).with("TS_USERSPACE", user_space);
         let _first = Backend::new(&place.cluster, &format!("{}:8080", HOSTS[1][0]), "first");
         let _second = Backend::new(&place.cluster, &format!("{}:8080", HOSTS[2][0]), "second");
         let pod = place.start(data_path).unwrap();
@@ -184,6 +187,25 @@ fn without_certificates_http_is_served_and_told_that_https_is_not() {
 }
 
 #[test]
+fn a_certificate_that_cannot_be_had_is_told_and_holds_nothing_else_up() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let peer = tailnet.joined("peer", &[]).unwrap();
+    // No ACME server listens.
+    let pod = place(&tailnet, "pod", &ingress()).start("ebpf").unwrap();
+    pod.wait(ISSUE, "why there is none", |status| {
+        status["tailnet"]["certificates"][0]["reason"] == "unreachable"
+    })
+    .unwrap();
+    let status = pod.status().unwrap();
+    let certificate = &status["tailnet"]["certificates"][0];
+    assert_eq!((&certificate["ready"], &status["ready"]), (&json!(false), &json!(true)));
+    assert!(certificate["message"].as_str().unwrap().ends_with("tried again in 1m"));
+    peer.meet("pod").unwrap();
+    assert_eq!(ask(&peer, at(&pod, true, 80), "pod.tailnet.ts.net").unwrap().code, 301);
+}
+
+#[test]
 fn a_tailscaled_that_is_killed_serves_again_and_one_that_forgot_is_told_anew() {
     kernel_or_skip!();
     let tailnet = Tailnet::start().unwrap();
@@ -270,6 +292,10 @@ fn a_service_of_two_replicas_is_served_by_the_other_when_one_goes() {
     })
     .unwrap_or_else(|error| panic!("{error}\n{}", replicas[one].0.daemon.log()));
     eprintln!("the other replica answered after {:?}", began.elapsed());
+    // A Service that is no longer in the file is no longer offered.
+    let left = &replicas[1 - one].0;
+    left.place.write(FILE, "{}").unwrap();
+    left.wait(CHANGE, "withdrawn", |status| status["tailnet"]["services"] == json!([])).unwrap();
 }
 
 /// R60: a name that leads to the pod in the cluster is served there too.
