@@ -1,6 +1,8 @@
 //! The pod's process on a tailnet: settings from its environment, and what follows from them.
 
 mod advertise;
+pub mod confine;
+pub mod doors;
 pub mod drain;
 pub mod files;
 pub mod http;
@@ -21,3 +23,4 @@ pub mod state;
 mod stop;
 pub mod upstream;
 pub mod view;
+pub mod without_tun;

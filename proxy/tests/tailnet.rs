@@ -34,5 +34,9 @@ mod routes;
 mod scenarios;
 #[path = "tailnet/serve.rs"]
 mod serve;
+#[path = "tailnet/through.rs"]
+mod through;
+#[path = "tailnet/userspace.rs"]
+mod userspace;
 #[path = "tailnet/web.rs"]
 mod web;

@@ -16,8 +16,10 @@ use proxy_rules::{
 use tokio::{sync::watch, time};
 
 use super::{
+    confine,
     names::Names,
     resolve::{self, Facts, Resolved, Target},
+    settings::Ports,
     view::View,
 };
 use crate::{engine::Applied, shared::Shared};
@@ -44,6 +46,8 @@ pub struct Inputs {
     pub names: watch::Receiver<Names>,
     /// The pod's addresses.
     pub pod: Vec<IpAddr>,
+    /// Where there is no TUN device: the ports of targets that name none.
+    pub confined: Option<Ports>,
 }
 
 /// What is in force.
@@ -185,7 +189,11 @@ fn desired(document: &Document, inputs: &Inputs) -> (Resolved, Vec<IpAddr>) {
     let view = inputs.view.lock().unwrap_or_else(PoisonError::into_inner);
     let names = inputs.names.borrow();
     let facts = Facts { view: &view, pod: &inputs.pod, names: &names };
-    (resolve::resolve(document, &facts), view.addresses())
+    let mut resolved = resolve::resolve(document, &facts);
+    if let Some(ports) = &inputs.confined {
+        confine::confine(&mut resolved, ports);
+    }
+    (resolved, view.addresses())
 }
 
 /// Logs what has become of targets: each change once.
@@ -201,7 +209,8 @@ fn tell(before: &[Target], now: &[Target]) {
         let addresses = &target.addresses;
         if let Some(trouble) = &target.trouble {
             let reason = trouble.reason;
-            tracing::warn!(entry, target = name, reason, "no traffic: {}", trouble.message);
+            let what = if trouble.partial { "not whole" } else { "no traffic" };
+            tracing::warn!(entry, target = name, reason, "{what}: {}", trouble.message);
         } else {
             tracing::info!(entry, target = name, ?addresses, "in force");
         }

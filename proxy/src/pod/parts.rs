@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::{
+    doors,
     files::{self, Files, Sources},
     http, installer, link, local, login, names,
     reissue::Reissue,
@@ -27,6 +28,7 @@ use super::{
 use crate::{
     admin,
     config_watch::{self, Event},
+    data_path::userspace::through::Through,
     localapi::LocalApi,
     shared::Shared,
     tailscaled::Tailscaled,
@@ -96,7 +98,7 @@ impl Parts {
     /// From the tailnet, the files and DNS to rules in force.
     pub(super) fn forward(
         &mut self,
-        kernel_tun: bool,
+        through: Option<Arc<Through>>,
         only: Option<PathKind>,
         rules: Option<PathBuf>,
     ) -> Result<watch::Receiver<Files>> {
@@ -122,16 +124,23 @@ impl Parts {
             document: documents.subscribe(),
             names: found.subscribe(),
             pod: local.addresses,
+            confined: through.is_some().then(|| self.settings.ports.clone()),
         };
         let (pod, shared) = (Arc::clone(&self.pod), Arc::clone(&self.shared));
         let (api, settings) = (self.api.clone(), Arc::clone(&self.settings));
-        let changed = changes.subscribe();
+        let (changed, kernel_tun) = (changes.subscribe(), through.is_none());
         let serving = serve::Inputs { api, pod, shared, settings, kernel_tun, changes: changed };
         self.spawn(serve::run(serving));
         let pod = Arc::clone(&self.pod);
         self.spawn(names_of(documents.subscribe(), wanted.clone()));
         self.spawn(names::look_up(wanted.subscribe(), found));
         self.spawn(files::follow(base, sources, Arc::clone(&pod), files, documents));
+        if let Some(through) = through {
+            pod.doors.send_replace(Some(false));
+            let shared = Arc::clone(&self.shared);
+            let (api, pod) = (self.api.clone(), Arc::clone(&pod));
+            self.spawn(doors::keep(api, pod, shared, through, changes.subscribe()));
+        }
         self.spawn(link::follow(self.api.clone(), Arc::clone(&pod), kernel_tun, changes));
         self.spawn(installer::run(Arc::clone(&self.shared), inputs, only, pod.installed.clone()));
         Ok(told)

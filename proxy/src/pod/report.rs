@@ -89,7 +89,7 @@ fn egress_services(
     let service = |(name, service): (&String, &super::upstream::EgressService)| {
         let target = targets
             .iter()
-            .find(|target| target.entry == *name && target.trouble.is_none())
+            .find(|target| target.entry == *name && target.is_served())
             .filter(|target| !target.addresses.is_empty())?;
         let installed = InstalledService {
             ports: service.ports.clone(),
@@ -102,9 +102,8 @@ fn egress_services(
 }
 
 fn ingress_services(file: &IngressConfig, targets: &[Target]) -> IngressConfig {
-    let is_installed = |name: &String| {
-        targets.iter().any(|target| target.entry == *name && target.trouble.is_none())
-    };
+    let is_installed =
+        |name: &String| targets.iter().any(|target| target.entry == *name && target.is_served());
     let services = file.0.iter().filter(|(name, _)| is_installed(name));
     IngressConfig(services.map(|(name, mapping)| (name.clone(), mapping.clone())).collect())
 }

@@ -70,6 +70,13 @@ pub struct Target {
     pub trouble: Option<Trouble>,
 }
 
+impl Target {
+    /// Whether it gets traffic as soon as the rules are in force, though not all of it perhaps.
+    pub fn is_served(&self) -> bool {
+        self.trouble.as_ref().is_none_or(|trouble| trouble.partial)
+    }
+}
+
 /// Why a target gets no traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
@@ -77,6 +84,14 @@ pub struct Trouble {
     pub reason: &'static str,
     /// What is the matter and what would help.
     pub message: String,
+    /// The rest gets its traffic.
+    pub partial: bool,
+}
+
+impl Trouble {
+    fn whole(reason: &'static str, message: String) -> Self {
+        Self { reason, message, partial: false }
+    }
 }
 
 /// Names that the document wants of the cluster's DNS.
@@ -91,10 +106,7 @@ pub fn resolve(document: &Document, facts: &Facts<'_>) -> Resolved {
     let mut out = Resolved { document: document.clone(), targets: Vec::new() };
     let in_cluster = |name: &str| cluster_name(name, facts);
     let in_tailnet = |name: &str| {
-        facts
-            .view
-            .resolve(name)
-            .map_err(|error| Trouble { reason: "unresolved", message: error.to_string() })
+        facts.view.resolve(name).map_err(|error| Trouble::whole("unresolved", error.to_string()))
     };
     out.document.ingress = services(&document.ingress, facts, &in_cluster, &mut out.targets);
     out.document.egress = services(&document.egress, facts, &in_tailnet, &mut out.targets);
@@ -114,8 +126,8 @@ type Lookup<'a> = dyn Fn(&str) -> Result<Vec<IpAddr>, Trouble> + 'a;
 fn cluster_name(name: &str, facts: &Facts<'_>) -> Result<Vec<IpAddr>, Trouble> {
     match facts.names.get(name) {
         Some(Ok(addresses)) => Ok(addresses.clone()),
-        Some(Err(why)) => Err(Trouble { reason: "unresolved", message: why.clone() }),
-        None => Err(Trouble { reason: "resolving", message: format!("{name} is being looked up") }),
+        Some(Err(why)) => Err(Trouble::whole("unresolved", why.clone())),
+        None => Err(Trouble::whole("resolving", format!("{name} is being looked up"))),
     }
 }
 
@@ -160,7 +172,7 @@ fn unreachable(
     if frontends.is_empty() {
         let words = entry.frontends.join(", ");
         let message = format!("this node has no address yet for {words}");
-        return Some(Trouble { reason: "no-frontend", message });
+        return Some(Trouble::whole("no-frontend", message));
     }
     let meets = |address: &IpAddr| served.iter().any(|own| own.is_ipv4() == address.is_ipv4());
     if target.addresses.iter().any(meets) {
@@ -172,7 +184,7 @@ fn unreachable(
         target.target,
         frontends.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     );
-    Some(Trouble { reason: "family", message })
+    Some(Trouble::whole("family", message))
 }
 
 /// Every address of every backend, each once, with the backend it came from.

@@ -14,10 +14,11 @@ use super::{
     settings::{Auth, ConfigFile, Settings},
     state::Pod,
     stop::stop,
+    without_tun,
 };
 use crate::{
     args,
-    data_path::select::Real,
+    data_path::{select::Real, userspace::through::Through},
     engine::Engine,
     localapi::LocalApi,
     only::Only,
@@ -60,19 +61,22 @@ pub async fn run(args: args::Pod, level: Level) -> Result<ExitCode> {
         (_, false) => Some(PathKind::Userspace),
     };
     let _only = (only != Some(PathKind::Userspace)).then(Only::claim).transpose()?;
-    let engine = Engine::start(Box::new(Real::new(args.bpffs.clone())))?;
+    let through = if kernel_tun { None } else { Some(Arc::new(without_tun::through(&settings)?)) };
+    let mut paths = Real::new(args.bpffs.clone());
+    paths.through.clone_from(&through);
+    let engine = Engine::start(Box::new(paths))?;
     let shared = Arc::new(Shared::new(engine, level, ConfigStatus::default()));
     let _ = shared.pod.set(Arc::clone(&pod));
 
     let config = config(&settings, &args).await?;
     let secret = state_secret(&mut settings, &config, &pod).await?;
     let settings = Arc::new(settings);
-    let plan = plan(&settings, &config, kernel_tun);
+    let plan = plan(&settings, &config, through.as_deref());
     let api = LocalApi::new(&settings.tailscaled.socket);
     let mut parts = Parts::new(Arc::clone(&shared), Arc::clone(&pod), Arc::clone(&settings), api);
     parts.serve(&args.socket).await?;
     let tailscaled = Tailscaled::start(plan).context("starting tailscaled")?;
-    let files = parts.forward(kernel_tun, only, args.config.clone())?;
+    let files = parts.forward(through, only, args.config.clone())?;
     parts.watch_tailscaled(&tailscaled);
     parts.log_in(&tailscaled, config.file.as_ref());
     if let Some(secret) = &secret {
@@ -184,13 +188,14 @@ fn has_tun(settings: &Settings, pod: &Pod) -> bool {
     }
 }
 
-fn plan(settings: &Settings, config: &Configured, kernel_tun: bool) -> Plan {
-    let netfilter = if kernel_tun { Netfilter::Off } else { Netfilter::Unchanged };
+fn plan(settings: &Settings, config: &Configured, through: Option<&Through>) -> Plan {
+    let netfilter = if through.is_none() { Netfilter::Off } else { Netfilter::Unchanged };
     let options = Options {
         programs: config.programs.clone(),
         config: config.file.clone(),
-        without_tun: !kernel_tun,
+        without_tun: through.is_some(),
         netfilter,
+        socks5: through.map(Through::socks5),
     };
     Plan::new(settings, options)
 }

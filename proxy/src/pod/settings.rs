@@ -21,6 +21,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use proxy_rules::config::PortMap;
 use secrecy::SecretString;
 
 pub use self::{
@@ -51,6 +52,8 @@ pub struct Settings {
     pub serve_config: Option<PathBuf>,
     /// What traffic is forwarded where.
     pub targets: Targets,
+    /// Which ports of it, where there is no TUN device.
+    pub ports: Ports,
     /// How `tailscaled` is run.
     pub tailscaled: Daemon,
     /// The pod.
@@ -106,6 +109,15 @@ pub struct Targets {
     pub egress_config_dir: Option<PathBuf>,
     /// An `ingress-config.json` (`TS_INGRESS_PROXIES_CONFIG_PATH`).
     pub ingress_config_file: Option<PathBuf>,
+}
+
+/// Ports of targets that are forwarded whole where there is a TUN device, for where there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// From the tailnet (`SLUICE_INGRESS_PORTS`, such as `tcp:80,tcp:8000-8010`).
+    pub ingress: Vec<PortMap>,
+    /// From the cluster (`SLUICE_EGRESS_PORTS`).
+    pub egress: Vec<PortMap>,
 }
 
 /// Where traffic from the tailnet goes.

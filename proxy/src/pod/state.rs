@@ -28,6 +28,8 @@ pub struct Pod {
     pub https_endpoint: watch::Sender<Option<String>>,
     /// Certificates of what is served, by name.
     pub certificates: Mutex<BTreeMap<String, Certificate>>,
+    /// Where there is no TUN device: whether tailscaled leads connections to the rules.
+    pub doors: watch::Sender<Option<bool>>,
     /// What is not (yet) as configured, by the part that takes care of it.
     pub troubles: Mutex<Troubles>,
 }
@@ -60,6 +62,8 @@ pub struct Troubles {
     pub serve: Option<String>,
     /// The relay from the cluster to what is served.
     pub via_cluster: Option<String>,
+    /// Where there is no TUN device: ports that the tailnet does not reach.
+    pub doors: Option<String>,
 }
 
 impl Pod {
@@ -72,6 +76,7 @@ impl Pod {
             served: watch::Sender::default(),
             https_endpoint: watch::Sender::default(),
             certificates: Mutex::default(),
+            doors: watch::Sender::default(),
             troubles: Mutex::default(),
         }
     }
@@ -92,7 +97,7 @@ impl Pod {
     }
 
     /// What readiness waits for besides the data path.
-    pub fn latches(&self) -> [(&'static str, bool); 3] {
+    pub fn latches(&self) -> [(&'static str, bool); 4] {
         let link = self.link.borrow();
         let installed = self.installed.borrow();
         let targets = &installed.targets;
@@ -101,8 +106,13 @@ impl Pod {
             && installed.error.is_none()
             && installed.own == self.view().addresses();
         // One that cannot be reached is told by its own condition, and must not take the others out of service.
-        let some = targets.is_empty() || targets.iter().any(|target| target.trouble.is_none());
-        [("logged-in", link.is_logged_in()), ("rules", in_force), ("targets", some)]
+        let some = targets.is_empty() || targets.iter().any(super::resolve::Target::is_served);
+        [
+            ("logged-in", link.is_logged_in()),
+            ("rules", in_force),
+            ("targets", some),
+            ("doors", self.doors.borrow().unwrap_or(true)),
+        ]
     }
 
     /// For `/v1/status`.
@@ -135,6 +145,7 @@ impl Pod {
                 .into_iter()
                 .chain(troubles.serve)
                 .chain(troubles.via_cluster)
+                .chain(troubles.doors)
                 .collect(),
             certificates: self.certificate_status(),
             secret_error: troubles.secret,
@@ -159,7 +170,7 @@ impl Pod {
             rule: target.entry.clone(),
             target: target.target.clone(),
             addresses: target.addresses.clone(),
-            installed: in_force && target.trouble.is_none(),
+            installed: in_force && target.is_served(),
             reason: target.trouble.as_ref().map(|trouble| trouble.reason.to_owned()),
             message: target.trouble.as_ref().map(|trouble| trouble.message.clone()),
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::{signal::unix::Signal, time};
 
+use super::doors;
 use crate::{
     localapi::{LocalApi, PrefsChange},
     quiet::quiet,
@@ -44,6 +45,10 @@ pub(super) async fn stop(
         () = time::sleep(drain) => tracing::info!("the deadline has come"),
         _ = terminate.recv() => tracing::warn!("told again: ending at once"),
         _ = interrupt.recv() => tracing::warn!("told again: ending at once"),
+    }
+    // Until here the tailnet was served, as on the other data paths.
+    if let Some(pod) = shared.pod.get() {
+        doors::withdraw(pod, api).await;
     }
     tailscaled.stop(TAILSCALED_STOP).await;
     let removed = shared.engine.end().await?;

@@ -54,9 +54,9 @@ pub struct TargetStatus {
     pub addresses: Vec<IpAddr>,
     /// Whether rules for it are in force.
     pub installed: bool,
-    /// Why not: a stable word.
+    /// Why not, or not whole: a stable word.
     pub reason: Option<String>,
-    /// Why not, and what would help.
+    /// Why not, or not whole, and what would help.
     pub message: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! Settings to a command line and an environment.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use secrecy::SecretString;
 
@@ -55,6 +55,8 @@ pub struct Options {
     pub without_tun: bool,
     /// Who translates and protects.
     pub netfilter: Netfilter,
+    /// Where the SOCKS5 server listens, unless the settings say it.
+    pub socks5: Option<SocketAddr>,
 }
 
 /// `tailscaled`'s own packet filter rules.
@@ -88,7 +90,8 @@ impl Plan {
         if daemon.user_space || options.without_tun {
             args.push("--tun=userspace-networking".to_owned());
         }
-        if let Some(listen) = &daemon.socks5 {
+        let socks5 = options.socks5.map(|listen| listen.to_string());
+        if let Some(listen) = daemon.socks5.as_ref().or(socks5.as_ref()) {
             args.push(format!("--socks5-server={listen}"));
         }
         if let Some(listen) = &daemon.http_proxy {
@@ -185,6 +188,19 @@ mod tests {
         assert_eq!(plan.args, Arguments::split(wanted));
         assert_eq!(plan.env, [("TS_CERT_SHARE_MODE".to_owned(), "rw".to_owned())]);
         assert_eq!(plan.masks.apply("key 0123456789"), "key [REDACTED]");
+    }
+
+    #[test]
+    fn the_settings_say_where_the_socks_server_is_before_we_do() {
+        let socks5 = Some(SocketAddr::from(([127, 0, 0, 9], 1234)));
+        for (environment, wanted) in
+            [(&[][..], "127.0.0.9:1234"), (&[("TS_SOCKS5_SERVER", ":1055")], ":1055")]
+        {
+            let plan = plan(environment, Options { socks5, ..Options::default() });
+            let socks =
+                plan.args.words().iter().filter_map(|word| word.strip_prefix("--socks5-server="));
+            assert_eq!(socks.collect::<Vec<_>>(), [wanted]);
+        }
     }
 
     #[test]

@@ -5,7 +5,11 @@
 //! ```
 
 use std::{
-    net::SocketAddr, os::unix::net::UnixStream, path::PathBuf, process::Command, time::Duration,
+    net::SocketAddr,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -26,6 +30,9 @@ pub(crate) const START: Duration = Duration::from_secs(20);
 /// How long a change may take until it is in force.
 pub(crate) const CHANGE: Duration = Duration::from_secs(1);
 
+/// Who may do nothing.
+const NOBODY: &str = "65534";
+
 /// The data paths, as `--data-path` has them.
 pub(crate) const KERNEL_PATHS: [&str; 2] = ["ebpf", "nftables"];
 
@@ -34,6 +41,8 @@ pub(crate) struct Place {
     pub(crate) underlay: Underlay,
     pub(crate) cluster: Namespace,
     directory: PathBuf,
+    /// Runs without any capability.
+    is_nobody: bool,
 }
 
 /// A running pod.
@@ -76,7 +85,7 @@ impl Place {
         for (name, value) in environment {
             underlay.set(name, value);
         }
-        Ok(Self { underlay, cluster, directory })
+        Ok(Self { underlay, cluster, directory, is_nobody: false })
     }
 
     /// A pod whose tailscaled is configured by a file, as the operator's proxies are.
@@ -103,6 +112,22 @@ impl Place {
         self
     }
 
+    /// Has the pod run as nobody, without any capability. What it reads is copied to where that user
+    /// can reach it.
+    pub(crate) fn run_by_nobody(mut self, tailnet: &Tailnet) -> Result<Self> {
+        self.is_nobody = true;
+        for (file, variable) in [
+            (tailnet.program("tailscaled"), "SLUICE_TAILSCALED"),
+            (tailnet.program("tailscale"), "SLUICE_TAILSCALE"),
+            (tailnet.authority(), "SSL_CERT_FILE"),
+        ] {
+            let copy = self.directory.join(file.file_name().context("a file")?);
+            std::fs::copy(&file, &copy)?;
+            self.underlay.set(variable, copy.display().to_string());
+        }
+        Ok(self)
+    }
+
     /// Writes a file of the pod's, as the kubelet does: by renaming. Returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let (path, new) = (self.directory.join(name), self.directory.join("new"));
@@ -112,6 +137,18 @@ impl Place {
         std::fs::write(&new, text)?;
         std::fs::rename(&new, &path)?;
         Ok(path)
+    }
+
+    /// The serve configuration in tailscaled's state, which nobody need run for.
+    pub(crate) fn stored_serve_config(&self) -> Result<Value> {
+        let state = std::fs::read(self.directory.join("state/tailscaled.state"))?;
+        let state: Value = serde_json::from_slice(&state)?;
+        let mut stored = state.as_object().context("an object")?.iter();
+        let (_, coded) = stored.find(|(key, _)| key.starts_with("_serve/")).context("_serve/")?;
+        let file = self.directory.join("serve.base64");
+        std::fs::write(&file, coded.as_str().context("text")?)?;
+        let plain = Command::new("base64").arg("-d").arg(file).output()?.stdout;
+        Ok(serde_json::from_slice(&plain)?)
     }
 
     /// Starts the pod and waits until it is ready.
@@ -128,7 +165,16 @@ impl Place {
     }
 
     fn daemon(&self, data_path: &str) -> Result<Daemon> {
-        let mut command = self.underlay.command(env!("CARGO_BIN_EXE_sluice-proxy"))?;
+        let mut command = if self.is_nobody {
+            own(&self.directory)?;
+            let mut command = self.underlay.command("setpriv")?;
+            command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+            command.args(["--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all"]);
+            command.args(["--no-new-privs", env!("CARGO_BIN_EXE_sluice-proxy")]);
+            command
+        } else {
+            self.underlay.command(env!("CARGO_BIN_EXE_sluice-proxy"))?
+        };
         command.args(["pod", "--data-path", data_path, "--drain-seconds", "2"]);
         self.underlay.start(command, "sluice-proxy")
     }
@@ -170,14 +216,15 @@ impl Pod {
 
     /// Changes preferences of its tailscaled, as tailscaled itself or a person may.
     pub(crate) fn edit_prefs(&self, change: &str) -> Result<()> {
-        self.local_api("PATCH", "/localapi/v0/prefs", change)
+        self.local_api("PATCH", "/localapi/v0/prefs", change).map(drop)
     }
 
-    /// Asks its tailscaled for something, as a person may.
-    pub(crate) fn local_api(&self, method: &str, path: &str, body: &str) -> Result<()> {
+    /// Asks its tailscaled.
+    pub(crate) fn local_api(&self, method: &str, path: &str, body: &str) -> Result<String> {
         let socket = self.place.directory.join("tailscaled.sock");
         let stream = UnixStream::connect(socket)?;
-        proxy_testbed::http::request(stream, "local-tailscaled.sock", method, path, body).map(drop)
+        let host = "local-tailscaled.sock";
+        proxy_testbed::http::request(stream, host, method, path, body)
     }
 
     /// Starts the process again after it was killed.
@@ -239,6 +286,28 @@ pub(crate) fn counted(pod: &Pod, rule: &str, protocol: &str) -> Result<(u64, u64
         let packets = (original + number("original_packets"), reply + number("reply_packets"));
         (packets.0, packets.1, flows + number("flows"))
     }))
+}
+
+/// Bytes of both directions that a rule has carried.
+pub(crate) fn bytes(pod: &Pod, rule: &str) -> Result<(u64, u64)> {
+    let status = pod.status()?;
+    let ports = status["ports"].as_array().context("ports")?;
+    let number = |port: &Value, name: &str| port[name].as_u64().unwrap_or(0);
+    let ours = ports.iter().filter(|port| port["rule"] == rule);
+    Ok(ours.fold((0, 0), |(original, reply), port| {
+        (original + number(port, "original_bytes"), reply + number(port, "reply_bytes"))
+    }))
+}
+
+/// Gives a directory and what is in it to nobody.
+fn own(path: &Path) -> Result<()> {
+    std::os::unix::fs::lchown(path, Some(65534), Some(65534))?;
+    if path.is_dir() && !path.is_symlink() {
+        for entry in std::fs::read_dir(path)? {
+            own(&entry?.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a target of the status is in force with exactly these addresses.

@@ -2,14 +2,11 @@
 //! with two exceptions: what a `tailscale serve` in the foreground serves as long as it runs, and the entries that lead to
 //! doors of the user-space path, which another part of this process keeps. They are told by where they lead.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::collections::BTreeMap;
 
 use crate::{
-    data_path::userspace::through::DOORS,
     localapi::{ServeConfig, ServiceConfig, TcpPortHandler},
+    pod::doors::leads_to_door,
 };
 
 /// What is to be in force instead of `current`. Doors that nobody keeps are left over from another process, and go.
@@ -34,11 +31,6 @@ fn keep_doors(from: &BTreeMap<u16, TcpPortHandler>, to: &mut BTreeMap<u16, TcpPo
     for (port, handler) in from.iter().filter(|(_, handler)| leads_to_door(handler)) {
         to.entry(*port).or_insert_with(|| handler.clone());
     }
-}
-
-fn leads_to_door(handler: &TcpPortHandler) -> bool {
-    let to = handler.tcp_forward.parse::<SocketAddr>();
-    to.is_ok_and(|to| to.ip() == IpAddr::V4(DOORS))
 }
 
 /// What must be set before `next`, if something must: tailscaled refuses a port that serves another sort of thing than it

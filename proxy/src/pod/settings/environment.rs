@@ -7,6 +7,10 @@ use std::{
 };
 
 use ipnet::IpNet;
+use proxy_rules::{
+    Protocol,
+    config::{PortMap, PortSpec},
+};
 use secrecy::SecretString;
 
 use super::{Lookup, Problem, SettingsError, go};
@@ -117,6 +121,27 @@ impl<'a> Environment<'a> {
         Some(addresses)
     }
 
+    /// `tcp:80` or `udp:5000-5010`, with commas between them. Each port takes a socket.
+    pub(super) fn ports(&mut self, variable: &'static str) -> Vec<PortMap> {
+        const MOST: u32 = 1024;
+        let text = self.text(variable).unwrap_or_default();
+        let mut ports = Vec::new();
+        let mut count = 0;
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            match port_map(word) {
+                Some((map, some)) => {
+                    ports.push(map);
+                    count += some;
+                }
+                None => self.error(variable, Problem::NotAPort { value: word.to_owned() }),
+            }
+        }
+        if count > MOST {
+            self.error(variable, Problem::TooManyPorts { count, most: MOST });
+        }
+        ports
+    }
+
     pub(super) fn parse<T: std::str::FromStr>(
         &mut self,
         variable: &'static str,
@@ -125,4 +150,24 @@ impl<'a> Environment<'a> {
     ) -> Option<T> {
         value.parse().map_err(|_| self.error(variable, problem(value))).ok()
     }
+}
+
+/// One protocol and its port or ports, and how many they are.
+fn port_map(word: &str) -> Option<(PortMap, u32)> {
+    let (protocol, ports) = word.split_once(':')?;
+    let protocol = match protocol.to_ascii_lowercase().as_str() {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        _ => return None,
+    };
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+    let (first, last) = (port(first)?, port(last)?);
+    let spec = match first.cmp(&last) {
+        std::cmp::Ordering::Less => PortSpec::Text(format!("{first}-{last}")),
+        std::cmp::Ordering::Equal => PortSpec::Number(first.into()),
+        std::cmp::Ordering::Greater => return None,
+    };
+    let map = PortMap { protocol, port: Some(spec), ..PortMap::default() };
+    Some((map, u32::from(last - first) + 1))
 }

@@ -50,6 +50,20 @@ pub enum Problem {
         /// What it says.
         value: String,
     },
+    /// No protocol with a port.
+    #[error("`{value}` is not a protocol and a port: use tcp:80, udp:53 or tcp:8000-8010")]
+    NotAPort {
+        /// What it says.
+        value: String,
+    },
+    /// Too many ports.
+    #[error("{count} ports, and each takes a socket: name {most} at most")]
+    TooManyPorts {
+        /// How many there are.
+        count: u32,
+        /// How many there may be.
+        most: u32,
+    },
     /// No duration.
     #[error("`{value}` is not a duration above zero: use one such as 60s or 1m30s")]
     NotADuration {

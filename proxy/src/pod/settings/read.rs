@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Arguments, Auth, CertShare, Client, Daemon, Destination, Egress, Http, Kube, Lookup, Pod,
-    Problem, Settings, SettingsErrors, StateStore, Targets, environment::Environment, go,
+    Ports, Problem, Settings, SettingsErrors, StateStore, Targets, environment::Environment, go,
 };
 
 const BOOT_TIMEOUT: Duration = Duration::from_mins(1);
@@ -25,6 +25,10 @@ pub(super) fn settings(lookup: &Lookup<'_>, root: &Path) -> Result<Settings, Set
     let pod = pod(&mut env);
     let kube = kube(&mut env);
     let mut targets = targets(&mut env);
+    let ports = Ports {
+        ingress: env.ports("SLUICE_INGRESS_PORTS"),
+        egress: env.ports("SLUICE_EGRESS_PORTS"),
+    };
     let serve_config = env.path("TS_SERVE_CONFIG");
     let tailscaled = daemon(&mut env, kube.as_ref(), &pod);
     let http = http(&mut env, &pod, targets.egress_config_dir.is_some());
@@ -82,6 +86,7 @@ pub(super) fn settings(lookup: &Lookup<'_>, root: &Path) -> Result<Settings, Set
         extra_args,
         serve_config,
         targets,
+        ports,
         tailscaled,
         pod,
         http,
