@@ -15,5 +15,7 @@ mod limits;
 mod support;
 #[path = "userspace/tcp.rs"]
 mod tcp;
+#[path = "userspace/through.rs"]
+mod through;
 #[path = "userspace/udp.rs"]
 mod udp;
