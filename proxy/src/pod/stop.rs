@@ -7,7 +7,7 @@ use tokio::{signal::unix::Signal, time};
 
 use super::doors;
 use crate::{
-    localapi::{LocalApi, PrefsChange},
+    localapi::{Error, LocalApi, PrefsChange},
     quiet::quiet,
     shared::Shared,
     tailscaled::Tailscaled,
@@ -35,8 +35,9 @@ pub(super) async fn stop(
     shared.stop();
     tracing::info!(deadline = ?drain, "draining");
     let drained = async {
-        if withdraw(api).await {
-            moved(shared).await;
+        let withdrawn = withdraw(api).await;
+        if !withdrawn.is_empty() {
+            moved(shared, &withdrawn).await;
         }
         quiet(&shared.engine).await;
     };
@@ -55,35 +56,29 @@ pub(super) async fn stop(
     removed.map_err(anyhow::Error::msg).context("removing the data path")
 }
 
-/// Has control lead new connections to other hosts of the Services; whether there is anything to lead away.
-async fn withdraw(api: &LocalApi) -> bool {
+/// Has control lead new connections to other hosts of the Services; which there were.
+async fn withdraw(api: &LocalApi) -> Vec<String> {
     let none = PrefsChange { advertise_services: Some(Vec::new()), ..PrefsChange::default() };
     let withdrawn = async {
-        if api.prefs().await?.advertise_services.is_empty() {
-            return Ok(false);
+        let services = api.prefs().await?.advertise_services;
+        if !services.is_empty() {
+            api.edit_prefs(&none).await?;
+            tracing::info!(?services, "withdrawn");
         }
-        api.edit_prefs(&none).await.map(|_| true)
+        Ok::<_, Error>(services)
     };
-    match withdrawn.await {
-        Ok(withdrawn) => {
-            if withdrawn {
-                tracing::info!("the Services are withdrawn");
-            }
-            withdrawn
-        }
-        Err(error) => {
-            tracing::warn!(%error, "withdrawing the Services");
-            false
-        }
-    }
+    withdrawn.await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "withdrawing the Services");
+        Vec::new()
+    })
 }
 
 /// Until other hosts have the Services' addresses and clients have heard of it. tailscaled serves on meanwhile: its
 /// connections are not among the data path's flows.
-async fn moved(shared: &Shared) {
+async fn moved(shared: &Shared, services: &[String]) {
     let Some(pod) = shared.pod.get() else { return };
     let elsewhere = async {
-        while !pod.view().is_hosted_elsewhere() {
+        while !pod.view().is_hosted_elsewhere(services) {
             time::sleep(LOOK).await;
         }
     };

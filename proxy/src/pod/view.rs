@@ -290,10 +290,11 @@ impl View {
         Ok(addresses)
     }
 
-    /// Whether peers take packets for all addresses of the Services that control has assigned to this node.
-    pub fn is_hosted_elsewhere(&self) -> bool {
-        let hosted = self.own.iter().flat_map(|own| own.hosted.values().flatten());
-        hosted.copied().all(|address| self.is_assigned_to_peer(address))
+    /// Whether peers take packets for all addresses of these Services, which control has assigned to this node.
+    pub fn is_hosted_elsewhere(&self, services: &[String]) -> bool {
+        let hosted = self.own.iter().flat_map(|own| &own.hosted);
+        let mut these = hosted.filter(|(name, _)| services.contains(name));
+        these.all(|(_, ips)| ips.iter().all(|address| self.is_assigned_to_peer(*address)))
     }
 
     /// Whether a peer is the host of just this address, by itself or for a Service.
