@@ -14,12 +14,13 @@ use proxy_testbed::{
     Namespace, poll_until,
     tailnet::{KeyOptions, Node, Settings, Tailnet},
     topology::{HOSTS, PROXY_CLUSTER},
+    traffic::tcp::Client,
 };
 use serde_json::{Value, json};
 
 use crate::{
     faults::children,
-    pod::{CHANGE, KERNEL_PATHS, Place, Pod},
+    pod::{CHANGE, KERNEL_PATHS, Place, Pod, Servers},
     web::{Answer, Backend, get, trust},
 };
 
@@ -161,6 +162,33 @@ fn the_file_is_followed_and_a_bad_one_changes_nothing() {
 
     pod.place.write(FILE, "{}").unwrap();
     poll_until(CHANGE, "nothing is served", || ask(&peer, to, host).is_err()).unwrap();
+}
+
+/// Without a TUN device forwarded ports are in the serve configuration as well, by another part's hand.
+#[test]
+fn the_file_and_forwarded_ports_share_the_configuration() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let peer = tailnet.joined("peer", &[]).unwrap();
+    let host = "pod.tailnet.ts.net";
+    let place = place(&tailnet, "pod", &says("one"))
+        .with("TS_USERSPACE", "true")
+        .with("TS_DEST_IP", HOSTS[1][0])
+        .with("SLUICE_INGRESS_PORTS", "tcp:80-81");
+    let _servers = Servers::new(&place.cluster, HOSTS[1][0], 81).unwrap();
+    let pod = place.start("auto").unwrap();
+    peer.meet("pod").unwrap();
+    let forwarded = || Client::connect(&peer.underlay.namespace, at(&pod, true, 81));
+    for text in ["one", "two"] {
+        pod.place.write(FILE, &says(text).to_string()).unwrap();
+        poll_until(CHANGE, "the file", || {
+            ask(&peer, at(&pod, true, 80), host).is_ok_and(|answer| answer.body == text)
+        })
+        .unwrap_or_else(|error| panic!("{error}\n{}", pod.daemon.log()));
+        poll_until(CHANGE, "the forwarded port", || forwarded().is_ok())
+            .unwrap_or_else(|error| panic!("{error}\n{}", pod.daemon.log()));
+    }
+    assert!(!pod.daemon.log().contains("somebody else"), "{}", pod.daemon.log());
 }
 
 #[test]
