@@ -65,6 +65,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::data_path::userspace::through::DOORS;
 
     fn config(value: serde_json::Value) -> ServeConfig {
         serde_json::from_value(value).unwrap()
