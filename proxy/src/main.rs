@@ -128,12 +128,21 @@ fn runtime() -> Result<Runtime> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
+    let most = validate::MAX_BYTES as u64;
+    let mut bytes = Vec::new();
     if file == Path::new("-") {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).context("reading standard input")?;
-        return Ok(bytes);
+        let mut input = std::io::stdin().take(most + 1);
+        input.read_to_end(&mut bytes).context("reading standard input")?;
+    } else {
+        let named = || format!("reading {}", file.display());
+        // To open a pipe would wait for its other end, and a device may never end.
+        let is_file = std::fs::metadata(file).with_context(named)?.is_file();
+        ensure!(is_file, "{}: not a regular file", file.display());
+        let input = std::fs::File::open(file).with_context(named)?;
+        input.take(most + 1).read_to_end(&mut bytes).with_context(named)?;
     }
-    std::fs::read(file).with_context(|| format!("reading {}", file.display()))
+    ensure!(bytes.len() as u64 <= most, "{}: more than {most} bytes", file.display());
+    Ok(bytes)
 }
 
 fn check(file: &Path, json: bool) -> Result<ExitCode> {

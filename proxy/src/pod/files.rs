@@ -34,6 +34,8 @@ pub struct Sources {
     pub ingress: Option<PathBuf>,
     /// A rules file with words and names ([`super::resolve`]).
     pub rules: Option<PathBuf>,
+    /// TCP ports that the pod itself serves, and no Service may have.
+    pub own_ports: Vec<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,9 +56,9 @@ pub async fn follow(
     let (events, mut incoming) = mpsc::channel(4);
     let mut again = Vec::new();
     let paths = [
-        (Which::Egress, sources.egress.map(|directory| directory.join(drain::SERVICES))),
-        (Which::Ingress, sources.ingress),
-        (Which::Rules, sources.rules),
+        (Which::Egress, sources.egress.as_ref().map(|directory| directory.join(drain::SERVICES))),
+        (Which::Ingress, sources.ingress.clone()),
+        (Which::Rules, sources.rules.clone()),
     ];
     for (which, path) in paths {
         let Some(path) = path else { continue };
@@ -89,7 +91,7 @@ pub async fn follow(
             () = out.closed() => return,
         };
         let named = |error: String| format!("{}: {error}", path.display());
-        match read(which, event, &files) {
+        match read(which, event, &sources.own_ports, &files) {
             Ok((new, odd)) => {
                 documents.insert(which, new);
                 let odd: Vec<_> = odd.into_iter().map(named).collect();
@@ -133,6 +135,7 @@ fn merge(mut document: Document, more: &Document) -> Document {
 fn read(
     which: Which,
     event: Event,
+    own_ports: &[u16],
     files: &watch::Sender<Files>,
 ) -> Result<(Document, Vec<String>), String> {
     let text = match event {
@@ -154,7 +157,7 @@ fn read(
         },
         Which::Egress => {
             let file: EgressServices = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-            let (egress, errors) = file.services();
+            let (egress, errors) = file.services(own_ports);
             files.send_modify(|files| files.egress = Some(file));
             Ok((Document { egress, ..Document::default() }, texts(errors)))
         }

@@ -22,13 +22,13 @@ use super::{
     settings::Ports,
     view::View,
 };
-use crate::{engine::Applied, shared::Shared};
+use crate::{engine::Applied, localapi::State, shared::Shared};
 
 /// How long a burst of changes may go on before it is acted on.
 const DEBOUNCE: Duration = Duration::from_millis(10);
 /// Between two applies: this many times what the last one took, so that a tailnet in turmoil costs a bounded share of a CPU.
 const IDLE_SHARE: u32 = 4;
-/// But never longer: the first apply loads programs, and others wait for the lock of a busy kernel.
+/// But never longer: an apply may have waited for a busy kernel.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How often a device that tailscaled has yet to make is looked for.
 const DEVICE_POLL: Duration = Duration::from_millis(50);
@@ -71,6 +71,7 @@ pub async fn run(
     installed: watch::Sender<Installed>,
 ) {
     let mut engine = shared.engine.changes();
+    let mut is_first = true;
     let mut installer = Installer { shared, only, tried: None, installed };
     loop {
         let took = match installer.install(&inputs).await {
@@ -92,7 +93,9 @@ pub async fn run(
         if !more {
             return;
         }
-        time::sleep((took * IDLE_SHARE).clamp(DEBOUNCE, LONGEST_PAUSE)).await;
+        // The first apply loads programs; what came meanwhile is what the pod is for.
+        let pause = if std::mem::take(&mut is_first) { Duration::ZERO } else { took * IDLE_SHARE };
+        time::sleep(pause.clamp(DEBOUNCE, LONGEST_PAUSE)).await;
     }
 }
 
@@ -116,8 +119,11 @@ impl Installer {
         let interfaces = &document.settings.interfaces;
         let mut devices = interfaces.tailnet.iter().chain(&interfaces.cluster);
         let is_absent = |device: &String| if_nametoindex(device.as_str()).is_err();
-        if self.only != Some(PathKind::Userspace) && devices.any(is_absent) && self.tried.is_none()
-        {
+        // tailscaled's device comes with it, and comes back with it; another path is no remedy meanwhile.
+        if self.only != Some(PathKind::Userspace) && devices.any(is_absent) {
+            return Step::Wait;
+        }
+        if self.tried.is_none() && !is_known(&document, inputs) {
             return Step::Wait;
         }
         let (Resolved { document, targets }, own) = desired(&document, inputs);
@@ -182,6 +188,16 @@ impl Installer {
             changed
         });
     }
+}
+
+/// Whether enough is known for a first table. What an earlier process has left in force carries its flows; a table without the
+/// node's addresses, its peers or the cluster's names would end them.
+fn is_known(document: &Document, inputs: &Inputs) -> bool {
+    let view = inputs.view.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = inputs.names.borrow();
+    view.state == Some(State::Running)
+        && view.own.is_some()
+        && resolve::names(document).iter().all(|name| names.contains_key(name))
 }
 
 /// What is desired, and the node's addresses that it was made with.

@@ -111,6 +111,7 @@ impl Parts {
             egress: self.settings.targets.egress_config_dir.clone(),
             ingress: self.settings.targets.ingress_config_file.clone(),
             rules,
+            own_ports: own_ports(&self.settings),
         };
         let documents = watch::Sender::new(base.clone());
         let files = watch::Sender::new(Files::default());
@@ -201,6 +202,13 @@ fn end(what: &str, outcome: std::io::Result<()>) {
     if let Err(error) = outcome {
         tracing::error!(%error, "{what}");
     }
+}
+
+/// Where probes and the operator ask.
+fn own_ports(settings: &Settings) -> Vec<u16> {
+    let http = &settings.http;
+    let listeners = [Some(http.local), http.health_listener, settings.tailscaled.debug];
+    listeners.into_iter().flatten().map(|address| address.port()).collect()
 }
 
 /// Tells which names of the cluster's DNS the document wants.

@@ -30,6 +30,8 @@ use crate::{
 
 /// The device that tailscaled makes unless it is told otherwise.
 pub(super) const TAILNET_DEVICE: &str = "tailscale0";
+/// By what tailscaled makes its own rules, if it makes any.
+const FIREWALL_MODE: &str = "TS_DEBUG_FIREWALL_MODE";
 /// How long the first look at the state Secret may hold up the start.
 const OPENED: Duration = Duration::from_secs(2);
 /// How long tailscaled may take to write all of its state.
@@ -197,5 +199,10 @@ fn plan(settings: &Settings, config: &Configured, through: Option<&Through>) -> 
         netfilter,
         socks5: through.map(Through::socks5),
     };
-    Plan::new(settings, options)
+    let mut plan = Plan::new(settings, options);
+    if netfilter == Netfilter::Off && std::env::var_os(FIREWALL_MODE).is_none() {
+        // Else it runs iptables to see what that can do, and makes its tables by it, at each start.
+        plan.env.push((FIREWALL_MODE.to_owned(), "nftables".to_owned()));
+    }
+    plan
 }

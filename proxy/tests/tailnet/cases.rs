@@ -75,6 +75,7 @@ fn r16_the_pods_own_sessions_are_not_led_away() {
         let controller = SocketAddr::new(HOSTS[3][0].parse().unwrap(), 6443);
         let mut before = Client::connect(&place.underlay.namespace, controller).unwrap();
         let pod = place.start(data_path).unwrap();
+        target.meet(&format!("pod{index}")).unwrap();
         before.echo(100_000).map_err(|error| format!("{data_path}: {error}")).unwrap();
         let mut after = Client::connect(&pod.place.underlay.namespace, controller).unwrap();
         after.echo(100_000).map_err(|error| format!("{data_path}: {error}")).unwrap();
@@ -107,6 +108,9 @@ fn r36_every_replica_of_a_group_serves_a_service_that_is_added() {
         })
         .into();
     let ids: Vec<_> = replicas.iter().map(|pod| pod.daemon.id()).collect();
+    for name in ["group-0", "group-1"] {
+        target.meet(name).unwrap();
+    }
     for pod in &replicas {
         pod.place.write("egress/egress-services", &two).unwrap();
     }
@@ -168,6 +172,7 @@ fn r53_a_cluster_within_the_tailnets_range_works_and_forged_devices_do_not() {
             .unwrap();
         let _resolver = Servers::new(&place.cluster, THEIRS, 53).unwrap();
         let pod = place.start(data_path).unwrap();
+        target.meet(&format!("pod{index}")).unwrap();
         let own = &pod.place.underlay.namespace;
         exchange(own, SocketAddr::new(THEIRS.parse().unwrap(), 53))
             .map_err(|error| format!("{data_path}: {error:#}"))

@@ -24,7 +24,7 @@ const NAMESPACE: &str = "tailscale";
 /// How long a certificate may take: the authority asks the control server's DNS.
 const ISSUE: Duration = Duration::from_secs(20);
 /// Until a replica that does not issue has looked for it again.
-const LOOK: Duration = Duration::from_secs(25);
+const LOOK: Duration = Duration::from_mins(1);
 
 fn certificate(status: &Value) -> &Value {
     &status["tailnet"]["certificates"][0]

@@ -37,8 +37,10 @@ fn a_target_moves_disappears_and_comes_back() {
         let path = place.write("egress/egress-services", &file.to_string()).unwrap();
         let directory = path.parent().unwrap().display().to_string();
         let pod = place.with("TS_EGRESS_PROXIES_CONFIG_PATH", &directory).start(data_path).unwrap();
+        for node in [&steady, &moving] {
+            node.meet(&format!("pod{index}")).unwrap();
+        }
         let mut kept = Client::connect(&pod.place.cluster, frontend(10_081)).unwrap();
-        moving.meet(&format!("pod{index}")).unwrap();
         let first = moving.addresses().unwrap();
         reaches(&pod, &moving.underlay.namespace, &first);
 

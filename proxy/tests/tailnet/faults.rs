@@ -1,7 +1,11 @@
 //! Processes that are killed, servers that are gone, a tailnet in turmoil: traffic that could flow flows, and the status
 //! tells the truth.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -62,7 +66,8 @@ fn a_tailscaled_that_is_killed_comes_back_and_connections_go_on() {
     }
 }
 
-/// The agent is killed, and tailscaled with it: a new one has the same node, and serves.
+/// The agent is killed, and tailscaled with it: a new one has the same node, and serves. A connection that speaks meanwhile
+/// goes on where the kernel keeps it: the first table of the new process is not one that knows nobody yet.
 #[test]
 fn an_agent_that_is_killed_leaves_a_node_that_the_next_one_is() {
     kernel_or_skip!();
@@ -74,20 +79,38 @@ fn an_agent_that_is_killed_leaves_a_node_that_the_next_one_is() {
         let _servers = Servers::new(&place.cluster, HOSTS[1][0], 80).unwrap();
         let mut pod = place.start(data_path).unwrap();
         let before = pod.status().unwrap();
+        peer.meet(&name).unwrap();
+        let frontend = SocketAddr::new(pod.address(true).unwrap(), 80);
+        let mut kept = Client::connect(&peer.underlay.namespace, frontend).unwrap();
+        kept.stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
         let tailscaled = children(pod.daemon.id(), "tailscaled");
-        pod.daemon.kill().unwrap();
-        poll_until(Duration::from_secs(3), "tailscaled ends with its agent", || {
-            tailscaled.iter().all(|id| !std::path::Path::new(&format!("/proc/{id}")).exists())
-        })
-        .unwrap();
-        pod.restart(data_path).unwrap();
+        let stop = AtomicBool::new(false);
+        let spoke = std::thread::scope(|scope| {
+            let speaking = scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    kept.echo(100)?;
+                }
+                kept.echo(100)
+            });
+            pod.daemon.kill().unwrap();
+            poll_until(Duration::from_secs(3), "tailscaled ends with its agent", || {
+                let is_gone = |id: &i32| !std::path::Path::new(&format!("/proc/{id}")).exists();
+                tailscaled.iter().all(is_gone)
+            })
+            .unwrap();
+            pod.restart(data_path).unwrap();
+            stop.store(true, Ordering::Relaxed);
+            speaking.join().unwrap()
+        });
+        // Without pins the eBPF programs end with their process.
+        if *data_path == "nftables" {
+            spoke.map_err(|error| format!("{data_path}: {error}\n{}", pod.daemon.log())).unwrap();
+        }
         let after = pod.status().unwrap();
         for field in ["id", "name", "addresses"] {
             assert_eq!(before["tailnet"][field], after["tailnet"][field]);
         }
-        let frontend = SocketAddr::new(pod.address(true).unwrap(), 80);
         peer.meet(&name).unwrap();
-        peer.ping(frontend.ip()).unwrap();
         exchange(&peer.underlay.namespace, frontend).unwrap();
     }
 }

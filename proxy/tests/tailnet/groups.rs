@@ -40,6 +40,9 @@ fn an_egress_groups_services_come_and_go_and_one_that_is_gone_spoils_no_other() 
         place.write("egress/hep-pings", "0").unwrap();
         let directory = path.parent().unwrap().display().to_string();
         let pod = place.with("TS_EGRESS_PROXIES_CONFIG_PATH", &directory).start(data_path).unwrap();
+        for node in [&near, &far] {
+            node.meet(&format!("group{index}")).unwrap();
+        }
         let frontend =
             |family: usize, port| SocketAddr::new(PROXY_CLUSTER[family].parse().unwrap(), port);
         for family in [0, 1] {

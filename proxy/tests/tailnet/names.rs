@@ -117,6 +117,7 @@ fn an_egress_to_a_service_goes_to_its_address() {
             .with("TS_EXTRA_ARGS", &format!("--login-server={} --accept-routes", tailnet.url()))
             .with("TS_TAILNET_TARGET_FQDN", "db.tailnet.ts.net");
         let pod = place.start(data_path).unwrap();
+        host.meet(&format!("pod{index}")).unwrap();
         pod.wait(Duration::from_secs(5), "the Service's addresses", |s| {
             leads_to(s, "egress", &vips)
         })
@@ -151,6 +152,7 @@ fn an_egress_to_a_4via6_name_reaches_the_site() {
             .with("TS_EXTRA_ARGS", &format!("--login-server={} --accept-routes", tailnet.url()))
             .with("TS_TAILNET_TARGET_FQDN", "10-1-2-3-via-7.tailnet.ts.net.");
         let pod = place.start(data_path).unwrap();
+        site.meet(&format!("pod{index}")).unwrap();
         let stand_in = "fd7a:115c:a1e0:b1a:0:7:a01:203".parse().unwrap();
         assert!(leads_to(&pod.status().unwrap(), "egress", &[stand_in]));
         let [v4, v6] = PROXY_CLUSTER.map(|text| SocketAddr::new(text.parse().unwrap(), 80));
@@ -177,6 +179,7 @@ fn an_egress_to_an_address_reaches_it() {
                 .unwrap()
                 .with("TS_TAILNET_TARGET_IP", &address.to_string());
             let pod = place.start(data_path).unwrap();
+            target.meet(&format!("{data_path}{index}")).unwrap();
             let frontend = SocketAddr::new(PROXY_CLUSTER[index].parse().unwrap(), 80);
             exchange(&pod.place.cluster, frontend)
                 .map_err(|error| format!("{data_path}: {error:#}\n{}", pod.daemon.log()))

@@ -58,6 +58,7 @@ fn egress_to_an_address_and_to_a_name_of_the_tailnet() {
             .unwrap()
             .with("TS_TAILNET_TARGET_FQDN", "target.tailnet.ts.net.");
         let pod = place.start(data_path).unwrap();
+        target.meet(&name).unwrap();
         for (v4, at) in [(true, 0), (false, 1)] {
             let frontend = SocketAddr::new(PROXY_CLUSTER[at].parse().unwrap(), 80);
             exchange(&pod.place.cluster, frontend)

@@ -283,9 +283,39 @@ fn is_bpffs(stat: &nix::sys::statfs::Statfs) -> bool {
 
 /// The directory for this network namespace, whatever the layout.
 pub fn namespace_directory(bpffs: &Path) -> io::Result<PathBuf> {
+    Ok(bpffs.join("sluice").join(namespace_name()?))
+}
+
+/// A name for this thread's network namespace. Its cookie belongs to no other until the machine starts anew, as pins do; the
+/// number of its file is given to another as soon as it is gone, which would then find the pins of the dead one.
+fn namespace_name() -> io::Result<String> {
     use std::os::unix::fs::MetadataExt as _;
-    let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
-    Ok(bpffs.join("sluice").join(namespace.to_string()))
+    match namespace_cookie() {
+        Ok(cookie) => Ok(format!("netns-{cookie}")),
+        // Before 5.14.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+            Ok(fs::metadata("/proc/thread-self/ns/net")?.ino().to_string())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// `SO_NETNS_COOKIE` (socket(7)); no crate of ours has it.
+fn namespace_cookie() -> io::Result<u64> {
+    use std::os::fd::AsRawFd as _;
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    let (mut cookie, mut length) = (0_u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: both pointers are to values of the lengths that are given, and live until the call returns.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Whether a process has left links of this network namespace: programs that are attached.

@@ -84,8 +84,9 @@ impl TailnetTarget {
 }
 
 impl EgressServices {
-    /// As services of a document; what cannot be carried out is told and left out, the rest is not.
-    pub fn services(&self) -> (Vec<Service>, Vec<FileError>) {
+    /// As services of a document; what cannot be carried out is told and left out, the rest is not. `own` are TCP ports that the
+    /// pod itself serves.
+    pub fn services(&self, own: &[u16]) -> (Vec<Service>, Vec<FileError>) {
         let mut errors = Vec::new();
         let mut services = Vec::new();
         for (name, entry) in &self.0 {
@@ -97,7 +98,7 @@ impl EgressServices {
                 });
                 continue;
             };
-            let ports = ports(name, entry, &mut errors);
+            let ports = ports(name, entry, own, &mut errors);
             // Without ports a document's egress means all of them.
             if ports.is_empty() {
                 continue;
@@ -114,7 +115,12 @@ impl EgressServices {
     }
 }
 
-fn ports(name: &str, entry: &EgressService, errors: &mut Vec<FileError>) -> Vec<PortMap> {
+fn ports(
+    name: &str,
+    entry: &EgressService,
+    own: &[u16],
+    errors: &mut Vec<FileError>,
+) -> Vec<PortMap> {
     let port = |(index, mapping): (usize, &PortMapping)| {
         let protocol = match mapping.protocol.to_ascii_lowercase().as_str() {
             "tcp" | "" => Protocol::Tcp,
@@ -139,6 +145,17 @@ fn ports(name: &str, entry: &EgressService, errors: &mut Vec<FileError>) -> Vec<
                 });
                 return None;
             }
+        }
+        if protocol == Protocol::Tcp && own.contains(&mapping.match_port) {
+            errors.push(FileError {
+                path: format!("{name}.ports[{index}].matchPort"),
+                problem: format!(
+                    "{} is where this pod serves health and status",
+                    mapping.match_port
+                ),
+                remedy: "use another port, or set TS_LOCAL_ADDR_PORT to one that no Service uses",
+            });
+            return None;
         }
         let target_port = Some(mapping.target_port);
         let port = Some(PortSpec::Number(i64::from(mapping.match_port)));

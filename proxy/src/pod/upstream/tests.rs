@@ -10,7 +10,7 @@ const EGRESS_FILE: &str = r#"{"default-db":{"healthCheckEndpoint":"http://ts-db.
 #[test]
 fn an_egress_groups_file_becomes_services_and_one_bad_entry_spoils_no_other() {
     let file: EgressServices = serde_json::from_str(EGRESS_FILE).unwrap();
-    let (services, errors) = file.services();
+    let (services, errors) = file.services(&[9002]);
     let names: Vec<_> = services.iter().map(|service| service.name.as_str()).collect();
     assert_eq!(names, ["default-db"]);
     assert_eq!(services[0].backends[0].address, "db.tail1234.ts.net");
@@ -18,6 +18,15 @@ fn an_egress_groups_file_becomes_services_and_one_bad_entry_spoils_no_other() {
     assert_eq!(ports, [(Protocol::Tcp, Some(5432)), (Protocol::Udp, Some(53))]);
     let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(paths, ["default-bad.tailnetTarget", "default-odd.ports[0].protocol"]);
+}
+
+/// The kubelet's probes would be led to the tailnet.
+#[test]
+fn a_port_that_the_pod_serves_itself_is_not_given_away() {
+    let file: EgressServices = serde_json::from_str(EGRESS_FILE).unwrap();
+    let (services, errors) = file.services(&[10_432, 10_053]);
+    assert_eq!(services[0].ports.len(), 1, "UDP has ports of its own");
+    assert!(errors.iter().any(|error| error.path == "default-db.ports[0].matchPort"));
 }
 
 #[test]
