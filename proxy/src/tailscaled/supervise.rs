@@ -22,7 +22,7 @@ use super::{
 /// The first pause before another start: without it nobody can log in, but what is established is carried.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Whoever lived this long starts with the first pause again.
 const CALM: Duration = Duration::from_mins(1);
 /// How long the last words of an ended process are waited for: a process that it left may hold its output open.

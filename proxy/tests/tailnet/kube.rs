@@ -19,7 +19,7 @@ use crate::pod::{Place, Pod, START, Servers, exchange};
 const NAMESPACE: &str = "tailscale";
 const DATA_PATH: &str = "nftables";
 /// Our attempts are some seconds apart by the time the server is back.
-const SETTLES: Duration = Duration::from_secs(40);
+const SETTLES: Duration = Duration::from_secs(90);
 
 /// A place for a pod that may do with its Secret what the operator's Role allows.
 fn place(tailnet: &Tailnet, server: &ApiServer, name: &str) -> (Place, Account) {
