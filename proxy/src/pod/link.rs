@@ -1,4 +1,4 @@
-//! Follows tailscaled's bus into the [`View`], for as long as the process runs: a tailscaled that ends or is started anew is
+//! Follows tailscaled's bus into the [`super::view::View`], for as long as the process runs: a tailscaled that ends or is started anew is
 //! met again, and what it said last holds until then.
 
 use std::{sync::Arc, time::Duration};
