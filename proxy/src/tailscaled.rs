@@ -52,8 +52,10 @@ struct Shared {
 }
 
 /// What the supervisor is told.
+#[derive(Debug)]
 enum Order {
     Stop { deadline: Duration, done: oneshot::Sender<()> },
+    Restart,
 }
 
 /// How it is.
@@ -63,7 +65,7 @@ pub struct State {
     pub phase: Phase,
     /// Its process, while there is one.
     pub pid: Option<u32>,
-    /// How often it was started again after an end that nobody asked for.
+    /// How often it was started again, after an end that nobody asked for or by [`Restarter::restart`].
     pub restarts: u64,
     /// How it last ended, whether asked to or not.
     pub last_exit: Option<Arc<Exit>>,
@@ -226,6 +228,24 @@ impl Tailscaled {
             let _ = wait.await;
         }
         self.state.borrow().last_exit.clone()
+    }
+
+    /// Lets others have it started anew.
+    pub fn restarter(&self) -> Restarter {
+        Restarter(self.orders.clone())
+    }
+}
+
+/// Has a tailscaled started anew.
+#[derive(Clone, Debug)]
+pub struct Restarter(mpsc::Sender<Order>);
+
+impl Restarter {
+    /// Asks it to end and starts another, after a pause that grows with every start as after an end of its own. Without effect
+    /// while there is none, for then one is about to be started.
+    pub async fn restart(&self) {
+        // An error only says that the supervisor has ended: nothing is to be started then.
+        let _ = self.0.send(Order::Restart).await;
     }
 }
 

@@ -5,13 +5,21 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time};
 
-use super::{state::Pod, view::Changed};
-use crate::localapi::{Bus, Error, LocalApi, NetfilterMode, Notify, PrefsChange, Watch};
+use super::{
+    state::{Link, Pod},
+    view::Changed,
+};
+use crate::{
+    localapi::{Bus, Error, LocalApi, NetfilterMode, Notify, PrefsChange, Watch},
+    tailscaled::Restarter,
+};
 
 /// How long until tailscaled is tried again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// The warning of tailscaled that means "not logged in", whatever the state is.
 const LOGIN_STATE: &str = "login-state";
+/// Its warning that it has no state, since that could not be read when it started (`ipn.StateStoreHealth`, 1.102).
+const STATE_STORE: &str = "state-store-health";
 
 /// Follows the bus until `changes` has no receiver.
 pub async fn follow(api: LocalApi, pod: Arc<Pod>, kernel_tun: bool, changes: watch::Sender<u64>) {
@@ -20,7 +28,10 @@ pub async fn follow(api: LocalApi, pod: Arc<Pod>, kernel_tun: bool, changes: wat
         match connect(&api, kernel_tun).await {
             Ok(bus) => {
                 retry = RETRY.0;
-                pod.link.send_modify(|link| link.connected = true);
+                pod.link.send_modify(|link| {
+                    // Another process than the one before, perhaps: it tells of itself next.
+                    (link.connected, link.without_state) = (true, false);
+                });
                 let ended = read(bus, &api, &pod, &changes).await;
                 pod.link.send_modify(|link| link.connected = false);
                 match ended {
@@ -85,12 +96,15 @@ fn take_in(pod: &Pod, notify: &Notify) -> Changed {
     let changed = view.apply(notify);
     let (state, has_address) = (view.state, view.own.is_some());
     let warning = view.warnings.get(LOGIN_STATE).cloned();
+    let without_state = view.warnings.contains_key(STATE_STORE);
     drop(view);
     pod.link.send_if_modified(|link| {
         let before = link.clone();
         link.state = state;
         link.has_address = has_address;
         link.login_warning = warning;
+        // The warnings of another process are not this one's.
+        link.without_state |= without_state && notify.health.is_some();
         if link.state != before.state {
             let state = state.map(|state| state.to_string());
             tracing::info!(state, "tailscaled");
@@ -98,4 +112,25 @@ fn take_in(pod: &Pod, notify: &Notify) -> Changed {
         *link != before
     });
     changed
+}
+
+/// Has a tailscaled that could not read its state started anew, until one can: it goes on without, and refuses to log in. An API
+/// server that has just started answers "forbidden" for a moment, and that is enough.
+pub async fn restart_without_state(pod: Arc<Pod>, restarter: Restarter) {
+    let mut link = pod.link.subscribe();
+    loop {
+        let Ok(restarts) = link
+            .wait_for(|link| link.connected && link.without_state)
+            .await
+            .map(|link| link.restarts)
+        else {
+            return;
+        };
+        tracing::error!("tailscaled could not read its state and cannot log in: it is started anew");
+        restarter.restart().await;
+        let is_another = |link: &Link| link.restarts != restarts && !link.without_state;
+        if link.wait_for(is_another).await.is_err() {
+            return;
+        }
+    }
 }

@@ -147,8 +147,10 @@ impl Parts {
         Ok(told)
     }
 
-    /// Counts tailscaled's ends.
+    /// Counts tailscaled's ends, and ends one that has no state.
     pub(super) fn watch_tailscaled(&mut self, tailscaled: &Tailscaled) {
+        let restarter = tailscaled.restarter();
+        self.spawn(link::restart_without_state(Arc::clone(&self.pod), restarter));
         let (mut state, pod) = (tailscaled.state(), Arc::clone(&self.pod));
         self.spawn(async move {
             loop {

@@ -47,6 +47,8 @@ pub struct Link {
     pub has_address: bool,
     /// tailscaled warns that it is not logged in (any more), whatever its state says.
     pub login_warning: Option<String>,
+    /// This tailscaled could not read its state: it has none, and refuses to log in for as long as it runs.
+    pub without_state: bool,
 }
 
 /// What is not as configured.

@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use tokio::{
     process::Command,
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
     time,
 };
@@ -25,6 +25,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Whoever lived this long starts with the first pause again.
 const CALM: Duration = Duration::from_mins(1);
+/// How long one that is to be started anew may take to end.
+const RESTART: Duration = Duration::from_secs(2);
 /// How long the last words of an ended process are waited for: a process that it left may hold its output open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -50,40 +52,47 @@ pub(super) async fn supervise(
     let mut pause = FIRST_PAUSE;
     loop {
         let began = Instant::now();
-        let end = match start(&shared).await {
+        let (exit, what) = match start(&shared).await {
             Ok(mut run) => {
-                let end = watch_over(&mut run, &shared, &state, &mut orders).await;
-                if let End::Order(order) = end {
-                    return stop(run, order, &state).await;
+                match watch_over(&mut run, &shared, &state, &mut orders).await {
+                    End::Exit(exit) => (exit, "tailscaled ended by itself"),
+                    End::Order(Some(Order::Restart)) => {
+                        (end(&mut run, RESTART).await, "tailscaled ended to be started anew")
+                    }
+                    End::Order(Some(Order::Stop { deadline, done })) => {
+                        return stop(run, deadline, done, &state).await;
+                    }
+                    // Nobody is interested any more: the group is killed by being dropped.
+                    End::Order(None) => return,
                 }
-                end
             }
             Err(error) => {
                 let mut said = Said::default();
                 let program = shared.plan.programs.tailscaled.display();
                 said.push(&format!("{program}: {error}: put it into the image, or into PATH"));
-                End::Exit(Exit { at: Instant::now(), status: None, killed: false, said })
+                let exit = Exit { at: Instant::now(), status: None, killed: false, said };
+                (exit, "tailscaled could not be started")
             }
         };
-        let End::Exit(exit) = end else { return };
         if began.elapsed() >= CALM {
             pause = FIRST_PAUSE;
         }
-        tracing::warn!(again_after = ?pause, "tailscaled ended by itself: {exit}");
+        tracing::warn!(again_after = ?pause, "{what}: {exit}");
         state.send_modify(|state| {
             state.phase = Phase::Restarting { after: pause };
             state.pid = None;
             state.last_exit = Some(Arc::new(exit));
         });
-        tokio::select! {
-            () = time::sleep(pause) => {}
-            order = orders.recv() => {
-                state.send_modify(|state| state.phase = Phase::Stopped);
-                if let Some(Order::Stop { done, .. }) = order {
-                    let _ = done.send(());
-                }
-                return;
+        let until = time::Instant::now() + pause;
+        while let Ok(order) = time::timeout_at(until, orders.recv()).await {
+            if let Some(Order::Restart) = order {
+                continue;
             }
+            state.send_modify(|state| state.phase = Phase::Stopped);
+            if let Some(Order::Stop { done, .. }) = order {
+                let _ = done.send(());
+            }
+            return;
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
         state.send_modify(|state| {
@@ -152,10 +161,8 @@ impl Run {
     }
 }
 
-/// Without an order nobody is interested any more: the group is killed by being dropped.
-async fn stop(mut run: Run, order: Option<Order>, state: &watch::Sender<State>) {
-    let Some(Order::Stop { deadline, done }) = order else { return };
-    state.send_modify(|state| state.phase = Phase::Stopping);
+/// Asks it to end, and kills it if it has not by the deadline.
+async fn end(run: &mut Run, deadline: Duration) -> Exit {
     run.group.signal(Signal::SIGTERM);
     let asked = time::timeout(deadline, run.group.child.wait()).await;
     let killed = asked.is_err();
@@ -166,7 +173,17 @@ async fn stop(mut run: Run, order: Option<Order>, state: &watch::Sender<State>) 
         run.group.signal(Signal::SIGKILL);
         run.group.child.wait().await
     };
-    let exit = run.last_words(status.ok(), killed).await;
+    run.last_words(status.ok(), killed).await
+}
+
+async fn stop(
+    mut run: Run,
+    deadline: Duration,
+    done: oneshot::Sender<()>,
+    state: &watch::Sender<State>,
+) {
+    state.send_modify(|state| state.phase = Phase::Stopping);
+    let exit = end(&mut run, deadline).await;
     tracing::info!("tailscaled ended as asked");
     state.send_modify(|state| {
         state.phase = Phase::Stopped;

@@ -30,6 +30,7 @@ mod pod;
 pub use account::{Account, rule};
 pub use audit::Asked;
 pub use content::Content;
+pub use k8s_openapi::api::rbac::v1::PolicyRule;
 
 /// Where it listens, in every namespace: nodes of a tailnet are told of no address near it.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 use nix::sys::signal::Signal;
 use proxy_testbed::{
     ApiServer, DEADLINE,
-    kubernetes::{Account, Content, rule},
+    kubernetes::{Account, Content, PolicyRule, rule},
     poll_until,
     tailnet::{DOMAIN, NodeChange, Tailnet},
     topology::{HOSTS, PROXY_CLUSTER},
@@ -21,12 +21,16 @@ const DATA_PATH: &str = "nftables";
 /// Our attempts are some seconds apart by the time the server is back.
 const SETTLES: Duration = Duration::from_secs(90);
 
+/// What the operator's Role allows a proxy.
+fn rights(name: &str) -> [PolicyRule; 2] {
+    let verbs = ["get", "list", "patch", "update", "watch"];
+    [rule("secrets", &[name], &verbs), rule("events", &[], &["create", "patch", "get"])]
+}
+
 /// A place for a pod that may do with its Secret what the operator's Role allows.
 fn place(tailnet: &Tailnet, server: &ApiServer, name: &str) -> (Place, Account) {
     let account = server.account(NAMESPACE, name).unwrap();
-    let verbs = ["get", "list", "patch", "update", "watch"];
-    let events = rule("events", &[], &["create", "patch", "get"]);
-    server.allow(&account, &[rule("secrets", &[name], &verbs), events]).unwrap();
+    server.allow(&account, &rights(name)).unwrap();
     server.make_secret(NAMESPACE, name, &[]).unwrap();
     let mut place = Place::new(tailnet, name).unwrap();
     server.furnish(&mut place.underlay, &account, &format!("uid-of-{name}")).unwrap();
@@ -191,6 +195,28 @@ fn a_pod_that_starts_without_the_server_comes_up_when_that_is_there() {
     pod.wait(SETTLES, "the pod is ready", |status| status["ready"] == true).unwrap();
     let content = told(&server, "pod-0", &["_machinekey", "_profiles", "_current-profile"]);
     assert_eq!(written(&content), plain(identity(&pod.status().unwrap())));
+}
+
+/// tailscaled goes on without a state then, and refuses to log in until it is started anew: so it was for a pod that asked an API
+/// server which had only just started, and knew no roles yet.
+#[test]
+fn a_pod_that_may_not_read_its_state_yet_comes_up_as_soon_as_it_may() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let server = tailnet.start_api_server().unwrap();
+    let (place, account) = place(&tailnet, &server, "pod-0");
+    server.allow(&account, &[]).unwrap();
+    let pod = place.launch(DATA_PATH).unwrap();
+    pod.wait(START, "tailscaled has no state", |status| {
+        let warning = status["tailnet"]["warnings"]["state-store-health"].as_str();
+        warning.is_some_and(|warning| warning.contains("pod-0")) && status["ready"] == false
+    })
+    .unwrap();
+    server.allow(&account, &rights("pod-0")).unwrap();
+    pod.wait(SETTLES, "the pod is ready", |status| status["ready"] == true).unwrap();
+    let content = told(&server, "pod-0", &["_machinekey", "_profiles", "_current-profile"]);
+    assert_eq!(written(&content), plain(identity(&pod.status().unwrap())));
+    assert_eq!(tailnet.nodes().unwrap().len(), 1, "a node too many");
 }
 
 /// A node that upstream's entry point has logged in, its state in the Secret, is taken over: nobody in the tailnet sees more

@@ -7,10 +7,17 @@ use proxy_testbed::{
     topology::{HOSTS, PROXY_CLUSTER},
     traffic::tcp::Client,
 };
+use serde_json::Value;
 
 use crate::pod::{CHANGE, KERNEL_PATHS, Place, Servers, counted, exchange, serve_all};
 
 const SUBNETS: &str = "192.0.2.0/24,2001:db8:2::/64";
+
+/// A peer in a node's status.
+fn named<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
+    let peers = status["Peer"].as_object()?;
+    peers.values().find(|peer| peer["HostName"] == name)
+}
 
 #[test]
 fn a_subnet_is_reached_from_the_tailnet_and_reaches_it() {
@@ -37,6 +44,8 @@ fn a_subnet_is_reached_from_the_tailnet_and_reaches_it() {
         let pod = place.start(data_path).unwrap();
         let pod_at = peer.meet(&name).unwrap();
         peer.ping(pod_at[0]).unwrap();
+        let is_routed = |node: &Value| node["PrimaryRoutes"].as_array().map(Vec::len) == Some(2);
+        peer.wait_status("routes", |status| named(status, &name).is_some_and(is_routed)).unwrap();
         for backend in backends {
             let to = SocketAddr::new(backend.parse().unwrap(), 80);
             exchange(&peer.underlay.namespace, to)
@@ -108,6 +117,10 @@ fn an_exit_node_leads_to_what_is_not_on_the_tailnet() {
         let peer = tailnet.joined(&format!("peer{index}"), &[]).unwrap();
         let pod_at = peer.meet(&name).unwrap();
         peer.ping(pod_at[0]).unwrap();
+        // The control server approves what it hears of, and tells the peer, in its own time.
+        let is_offered = |node: &Value| node["ExitNodeOption"] == true;
+        peer.wait_status("an exit node", |status| named(status, &name).is_some_and(is_offered))
+            .unwrap();
         peer.cli(&["set", &format!("--exit-node={}", pod_at[0])]).unwrap();
         for address in outside {
             let to = SocketAddr::new(address.parse().unwrap(), 80);
@@ -116,6 +129,6 @@ fn an_exit_node_leads_to_what_is_not_on_the_tailnet() {
                 .unwrap();
         }
         let (_, _, flows) = counted(&pod, "routes", "any").unwrap();
-        assert_eq!(flows, 6, "{data_path}");
+        assert_eq!(flows, 6, "{data_path}: {}", pod.status().unwrap()["ports"]);
     }
 }
