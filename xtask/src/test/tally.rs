@@ -23,6 +23,12 @@ impl Tally {
         for line in finished.output.lines() {
             tally.read_line(label, line);
         }
+        for failure in &mut tally.failures {
+            let name = failure.rsplit(": ").next().unwrap_or_default();
+            if let Some(reason) = reason(&finished.output, name) {
+                *failure = format!("{failure}: {reason}");
+            }
+        }
         if !finished.success && tally.failed == 0 {
             tally.failed = 1;
             tally.failures.push(format!("{label}: ended badly without saying which test failed"));
@@ -73,6 +79,15 @@ impl Tally {
     }
 }
 
+/// Where a test panicked, and the beginning of what it said: the rest of a long log may be out of sight by the end of a run.
+fn reason(output: &str, name: &str) -> Option<String> {
+    const LENGTH: usize = 300;
+    let (_, told) = output.split_once(&format!("thread '{name}' "))?;
+    let (_, told) = told.split_once("panicked at ")?;
+    let said: String = told.lines().take(3).collect::<Vec<_>>().join(" ");
+    Some(said.chars().take(LENGTH).collect())
+}
+
 impl fmt::Display for Tally {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { passed, failed, skipped, .. } = self;
@@ -104,11 +119,12 @@ mod tests {
         let tally = tally(
             false,
             "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\n\n\
+             thread 'b::c' (7) panicked at b.rs:1:2:\nno answer\nin time\nlong log\n\
              test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
              test result: ok. 4 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
         );
         assert_eq!((tally.passed, tally.failed, tally.skipped), (6, 1, 1));
-        assert_eq!(tally.failures, ["some tests: b::c"]);
+        assert_eq!(tally.failures, ["some tests: b::c: b.rs:1:2: no answer in time"]);
     }
 
     #[test]
