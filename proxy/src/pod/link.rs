@@ -126,7 +126,9 @@ pub async fn restart_without_state(pod: Arc<Pod>, restarter: Restarter) {
         else {
             return;
         };
-        tracing::error!("tailscaled could not read its state and cannot log in: it is started anew");
+        tracing::error!(
+            "tailscaled could not read its state and cannot log in: it is started anew"
+        );
         restarter.restart().await;
         let is_another = |link: &Link| link.restarts != restarts && !link.without_state;
         if link.wait_for(is_another).await.is_err() {

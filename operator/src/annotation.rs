@@ -1,0 +1,1 @@
+//! Annotations of Services and Ingresses -> a typed request, all errors at once.

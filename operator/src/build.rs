@@ -1,0 +1,1 @@
+//! From what is valid to objects: pure, cannot fail.

@@ -1,0 +1,1 @@
+//! Every label, selector, annotation key and finalizer of the contract, once.

@@ -1,0 +1,16 @@
+//! Sluice's operator. Each controller is a pipeline: fetch -> validate (all errors at once) -> build (pure, cannot fail) ->
+//! apply (server-side apply, orphans by label) -> status.
+
+#![forbid(unsafe_code)]
+
+pub mod annotation;
+pub mod apply;
+pub mod build;
+pub mod context;
+pub mod controller;
+pub mod crd;
+pub mod error;
+pub mod label;
+pub mod name;
+pub mod status;
+pub mod tailnet_api;

@@ -1,0 +1,5 @@
+//! The `sluice-operator` program.
+
+fn main() -> std::process::ExitCode {
+    std::process::ExitCode::FAILURE
+}

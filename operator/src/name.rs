@@ -1,0 +1,1 @@
+//! Names that Kubernetes accepts, and how derived names are made.

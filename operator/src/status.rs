@@ -1,0 +1,1 @@
+//! Conditions with stable transition times.

@@ -1,0 +1,1 @@
+//! The control server's HTTP API: keys, devices, Services.
