@@ -148,6 +148,12 @@ pub trait DataPath: Send {
     /// Whether this table can be carried here, found out by trying; leaves nothing behind.
     fn supports(&self, table: &RuleTable) -> Result<(), Unsupported>;
 
+    /// Does what is slow and needs no rule, ahead of the first `apply`; nothing is carried yet, and nothing that an earlier
+    /// process has left is touched. Only the settings of `table` are looked at.
+    fn prepare(&mut self, _table: &RuleTable) -> Result<(), ApplyError> {
+        Ok(())
+    }
+
     /// Makes exactly this table be in force: idempotent, all or nothing.
     fn apply(&mut self, table: &RuleTable) -> Result<(), ApplyError>;
 

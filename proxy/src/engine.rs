@@ -53,6 +53,8 @@ pub struct State {
 
 /// What the thread can be told.
 enum Command {
+    /// Do what can be done before there is a table.
+    Prepare(Box<Config>),
     Apply(Box<Config>, oneshot::Sender<Applied>),
     Counters(oneshot::Sender<Result<Snapshot, CounterError>>),
     /// Use this path only; `None` = those of the configuration.
@@ -102,6 +104,13 @@ impl Engine {
         self.state.clone()
     }
 
+    /// Has the path that is likely to be used do ahead what needs no rule. A failure is told by the first apply, which meets it
+    /// again.
+    pub fn prepare(&self, config: Config) {
+        // An error says that the thread has ended, which the first apply tells.
+        let _ = self.commands.send(Command::Prepare(Box::new(config)));
+    }
+
     /// Puts a configuration in force.
     pub async fn apply(&self, config: Config) -> Result<Applied, Ended> {
         self.ask(|reply| Command::Apply(Box::new(config), reply)).await
@@ -143,6 +152,8 @@ struct Worker {
     report: watch::Sender<Arc<State>>,
     state: State,
     current: Option<Box<dyn DataPath>>,
+    /// One that is ready for its first table.
+    prepared: Option<Box<dyn DataPath>>,
     draining: Vec<Draining>,
     /// Counts of paths that are gone.
     base: Snapshot,
@@ -160,6 +171,7 @@ impl Worker {
             report,
             state: State::default(),
             current: None,
+            prepared: None,
             draining: Vec::new(),
             base: Snapshot::default(),
             config: None,
@@ -173,6 +185,7 @@ impl Worker {
         let mut next = Instant::now() + TICK;
         loop {
             match commands.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(Command::Prepare(config)) => self.prepare(&config),
                 Ok(Command::Apply(config, reply)) => {
                     self.config = Some(*config);
                     self.retry_after = RETRY.0;
@@ -288,7 +301,7 @@ impl Worker {
     fn end(&mut self) -> Result<(), String> {
         let mut errors = Vec::new();
         let draining = std::mem::take(&mut self.draining).into_iter().map(|old| old.path);
-        for mut path in draining.chain(self.current.take()) {
+        for mut path in draining.chain(self.current.take()).chain(self.prepared.take()) {
             if let Err(error) = path.remove() {
                 errors.push(format!("{}: {}", path.kind(), select::chain(&error)));
             }

@@ -304,6 +304,20 @@ impl DataPath for EbpfPath {
         load::open(Capacity::of(&MapImage::default(), (1, 1, 1), 16), None).map(drop)
     }
 
+    /// The verifier takes a while for each program.
+    fn prepare(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
+        if self.running.is_some() || self.is_left() {
+            return Ok(());
+        }
+        kernel::capabilities()?;
+        let mut running = self.start(table)?;
+        for name in attach::likely_programs(&table.settings().interfaces) {
+            load::load(&mut running.object.ebpf, name)?;
+        }
+        self.running = Some(running);
+        Ok(())
+    }
+
     fn apply(&mut self, table: &RuleTable) -> Result<(), ApplyError> {
         for rule in table.rules() {
             if let Action::Dnat { proxy_protocol: true, .. } = rule.action {

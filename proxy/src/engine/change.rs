@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use proxy_rules::{RuleTable, Snapshot};
+use proxy_rules::{RuleTable, Snapshot, config::Config};
 
 use super::{Applied, Draining, Worker};
 use crate::{
@@ -29,6 +29,42 @@ enum Outcome {
 }
 
 impl Worker {
+    /// Makes the best path ready for its first table.
+    pub(super) fn prepare(&mut self, config: &Config) {
+        let options = &config.options;
+        self.factory.configure(options.xdp, options.bpffs.clone());
+        let Some(kind) = select::kinds(&options.data_paths).first().copied() else { return };
+        let prepared = self.factory.make(kind).and_then(|mut path| {
+            path.prepare(&config.table)?;
+            Ok(path)
+        });
+        match prepared {
+            Ok(path) => self.prepared = Some(path),
+            Err(error) => {
+                tracing::debug!(data_path = %kind, error = select::chain(&error), "not prepared")
+            }
+        }
+        memory::give_back();
+    }
+
+    /// A path of this kind that says it can carry the table: the prepared one, if it is that.
+    fn candidate(
+        &mut self,
+        kind: Kind,
+        table: &RuleTable,
+    ) -> Result<Box<dyn DataPath>, ApplyError> {
+        match self.prepared.take() {
+            Some(path) if path.kind() == kind => {
+                path.supports(table)?;
+                Ok(path)
+            }
+            other => {
+                self.prepared = other;
+                select::candidate(self.factory.as_ref(), kind, table)
+            }
+        }
+    }
+
     /// Tries the wanted paths in order until one carries the latest table.
     pub(super) fn put_in_force(&mut self) -> Applied {
         let Some(config) = self.config.take() else {
@@ -55,6 +91,12 @@ impl Worker {
                     reason: "switch",
                     message: failure(&error),
                 }),
+            }
+        }
+        if in_force && let Some(mut unused) = self.prepared.take() {
+            // Another path carries the table: what was prepared would only hold memory, and pins.
+            if let Err(error) = unused.remove() {
+                tracing::debug!(error = select::chain(&error), "removing what was prepared");
             }
         }
         self.retry_at = Instant::now() + self.retry_after;
@@ -128,8 +170,8 @@ impl Worker {
         outcome
     }
 
-    fn install(&self, kind: Kind, table: &RuleTable) -> Result<Box<dyn DataPath>, ApplyError> {
-        let mut path = select::candidate(self.factory.as_ref(), kind, table)?;
+    fn install(&mut self, kind: Kind, table: &RuleTable) -> Result<Box<dyn DataPath>, ApplyError> {
+        let mut path = self.candidate(kind, table)?;
         path.apply(table)?;
         Ok(path)
     }
@@ -196,7 +238,7 @@ impl Worker {
         table: &RuleTable,
     ) -> Result<Box<dyn DataPath>, ApplyError> {
         let Some(place) = self.draining.iter().position(|old| old.path.kind() == kind) else {
-            return select::candidate(self.factory.as_ref(), kind, table);
+            return self.candidate(kind, table);
         };
         if let Some(old) = self.draining.get(place) {
             old.path.supports(table)?;

@@ -77,10 +77,10 @@ pub async fn run(
         let took = match installer.install(&inputs).await {
             Step::Done(took) => took,
             // The devices come with tailscaled; nobody tells.
-            Step::Wait => {
-                time::sleep(DEVICE_POLL).await;
-                continue;
-            }
+            Step::Wait => match time::timeout(DEVICE_POLL, inputs.tailnet.changed()).await {
+                Ok(Err(_)) => return,
+                Ok(Ok(())) | Err(_) => continue,
+            },
             Step::End => return,
         };
         let more = tokio::select! {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     localapi::{Bus, Error, LocalApi, NetfilterMode, Notify, PrefsChange, Watch},
-    tailscaled::Restarter,
+    tailscaled::{self, Phase, Restarter},
 };
 
 /// How long until tailscaled is tried again, at first and at most.
@@ -21,10 +21,19 @@ const LOGIN_STATE: &str = "login-state";
 /// Its warning that it has no state, since that could not be read when it started (`ipn.StateStoreHealth`, 1.102).
 const STATE_STORE: &str = "state-store-health";
 
-/// Follows the bus until `changes` has no receiver.
-pub async fn follow(api: LocalApi, pod: Arc<Pod>, kernel_tun: bool, changes: watch::Sender<u64>) {
+/// Follows the bus until `changes` has no receiver. `tailscaled` tells when there is one.
+pub async fn follow(
+    api: LocalApi,
+    mut tailscaled: watch::Receiver<tailscaled::State>,
+    pod: Arc<Pod>,
+    kernel_tun: bool,
+    changes: watch::Sender<u64>,
+) {
     let mut retry = RETRY.0;
     while !changes.is_closed() {
+        if tailscaled.wait_for(|state| state.phase == Phase::Up).await.is_err() {
+            return;
+        }
         match connect(&api, kernel_tun).await {
             Ok(bus) => {
                 retry = RETRY.0;

@@ -6,7 +6,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use proxy_rules::config::PathKind;
+use proxy_rules::{
+    config::{self, Document, PathKind},
+    validate,
+};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
@@ -101,11 +104,13 @@ impl Parts {
         through: Option<Arc<Through>>,
         only: Option<PathKind>,
         rules: Option<PathBuf>,
+        tailscaled: &Tailscaled,
     ) -> Result<watch::Receiver<Files>> {
         let local = local::find(&self.settings.pod.ips, TAILNET_DEVICE)
             .context("reading this network namespace's addresses")?;
         tracing::info!(device = local.device, addresses = ?local.addresses, "the cluster's side");
         let mut base = upstream::base(TAILNET_DEVICE, local.device.as_deref());
+        self.prepare(&base, only);
         upstream::add_targets(&mut base, &self.settings.targets);
         let sources = Sources {
             egress: self.settings.targets.egress_config_dir.clone(),
@@ -142,9 +147,24 @@ impl Parts {
             let (api, pod) = (self.api.clone(), Arc::clone(&pod));
             self.spawn(doors::keep(api, pod, shared, through, changes.subscribe()));
         }
-        self.spawn(link::follow(self.api.clone(), Arc::clone(&pod), kernel_tun, changes));
+        let state = tailscaled.state();
+        self.spawn(link::follow(self.api.clone(), state, Arc::clone(&pod), kernel_tun, changes));
         self.spawn(installer::run(Arc::clone(&self.shared), inputs, only, pod.installed.clone()));
         Ok(told)
+    }
+
+    /// What needs no rule is done while tailscaled starts and logs in.
+    fn prepare(&self, base: &Document, only: Option<PathKind>) {
+        let interfaces = base.settings.interfaces.clone();
+        let settings = config::Settings { interfaces, ..config::Settings::default() };
+        match validate::compile(&Document { settings, ..Document::default() }) {
+            Ok(mut config) => {
+                config.options.data_paths =
+                    only.map_or(config.options.data_paths, |only| vec![only]);
+                self.shared.engine.prepare(config);
+            }
+            Err(errors) => tracing::debug!(?errors, "not prepared"),
+        }
     }
 
     /// Counts tailscaled's ends, and ends one that has no state.
@@ -215,7 +235,7 @@ fn own_ports(settings: &Settings) -> Vec<u16> {
 
 /// Tells which names of the cluster's DNS the document wants.
 async fn names_of(
-    mut documents: watch::Receiver<proxy_rules::config::Document>,
+    mut documents: watch::Receiver<Document>,
     wanted: watch::Sender<std::collections::BTreeSet<String>>,
 ) {
     loop {

@@ -78,7 +78,7 @@ pub async fn run(args: args::Pod, level: Level) -> Result<ExitCode> {
     let mut parts = Parts::new(Arc::clone(&shared), Arc::clone(&pod), Arc::clone(&settings), api);
     parts.serve(&args.socket).await?;
     let tailscaled = Tailscaled::start(plan).context("starting tailscaled")?;
-    let files = parts.forward(through, only, args.config.clone())?;
+    let files = parts.forward(through, only, args.config.clone(), &tailscaled)?;
     parts.watch_tailscaled(&tailscaled);
     parts.log_in(&tailscaled, config.file.as_ref());
     if let Some(secret) = &secret {

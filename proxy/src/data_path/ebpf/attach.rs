@@ -15,7 +15,7 @@ use aya::{
     },
 };
 use proxy_ebpf_common::name;
-use proxy_rules::Side;
+use proxy_rules::{Interfaces, Side};
 
 use super::{device::Device, load};
 use crate::data_path::{ApplyError, Unsupported};
@@ -74,7 +74,24 @@ pub(super) struct Attachments {
 
 /// The TC program for a device.
 fn tc_name(device: &Device) -> &'static str {
-    match (device.l3, device.side) {
+    tc_program(device.l3, device.side)
+}
+
+/// The TC programs that these devices need; those that are not there yet are tailscaled's, and have no Ethernet header.
+pub(super) fn likely_programs(interfaces: &Interfaces) -> Vec<&'static str> {
+    let of = |names: &[String], side| {
+        let program = |name: &String| tc_program(super::device::is_l3(name).unwrap_or(true), side);
+        names.iter().map(program).collect::<Vec<_>>()
+    };
+    let mut programs = of(&interfaces.tailnet, Side::Tailnet);
+    programs.extend(of(&interfaces.cluster, Side::Cluster));
+    programs.sort_unstable();
+    programs.dedup();
+    programs
+}
+
+fn tc_program(l3: bool, side: Side) -> &'static str {
+    match (l3, side) {
         (false, Side::Tailnet) => name::TC_L2_TAILNET,
         (false, Side::Cluster) => name::TC_L2_CLUSTER,
         (true, Side::Tailnet) => name::TC_L3_TAILNET,

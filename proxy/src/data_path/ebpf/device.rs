@@ -66,10 +66,19 @@ pub fn devices(
         .collect()
 }
 
+/// Whether a device has no Ethernet header.
+pub(super) fn is_l3(name: &str) -> io::Result<bool> {
+    hardware(name).map(|(hardware, _)| has_no_header(hardware))
+}
+
+const fn has_no_header(hardware: u16) -> bool {
+    hardware != ARPHRD_ETHER && hardware != ARPHRD_LOOPBACK
+}
+
 fn device(name: &str, side: Side, own: &[IpAddr]) -> io::Result<Device> {
     let ifindex = if_nametoindex(name).map_err(io::Error::from)?;
     let (hardware, mac) = hardware(name)?;
-    let l3 = hardware != ARPHRD_ETHER && hardware != ARPHRD_LOOPBACK;
+    let l3 = has_no_header(hardware);
     let v4 = own.iter().find(|ip| ip.is_ipv4());
     let v6 = own.iter().find(|ip| matches!(ip, IpAddr::V6(v6) if !is_link_local(*v6)));
     let link = Link {
