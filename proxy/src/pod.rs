@@ -1,6 +1,7 @@
 //! The pod's process on a tailnet: settings from its environment, and what follows from them.
 
 mod advertise;
+mod aside;
 pub mod confine;
 pub mod doors;
 pub mod drain;

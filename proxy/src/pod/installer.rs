@@ -16,6 +16,7 @@ use proxy_rules::{
 use tokio::{sync::watch, time};
 
 use super::{
+    aside::{self, Compiled},
     confine,
     names::Names,
     resolve::{self, Facts, Resolved, Target},
@@ -72,7 +73,7 @@ pub async fn run(
 ) {
     let mut engine = shared.engine.changes();
     let mut is_first = true;
-    let mut installer = Installer { shared, only, tried: None, installed };
+    let mut installer = Installer { shared, only, tried: None, in_force: None, installed };
     loop {
         let took = match installer.install(&inputs).await {
             Step::Done(took) => took,
@@ -110,6 +111,8 @@ struct Installer {
     only: Option<PathKind>,
     /// The generation that the engine was given last.
     tried: Option<String>,
+    /// What the table in force was made of.
+    in_force: Option<Document>,
     installed: watch::Sender<Installed>,
 }
 
@@ -126,14 +129,15 @@ impl Installer {
         if self.tried.is_none() && !is_known(&document, inputs) {
             return Step::Wait;
         }
-        let (Resolved { document, targets }, own) = desired(&document, inputs);
-        let mut config = match validate::compile(&document) {
-            Ok(config) => config,
+        let (resolved, own) = desired(&document, inputs);
+        let compiled = match aside::compile(resolved, self.in_force.as_ref()) {
+            Ok(compiled) => compiled,
             Err(errors) => {
                 self.refuse(&errors);
                 return Step::Done(Duration::ZERO);
             }
         };
+        let Compiled { mut config, resolved: Resolved { document, targets }, errors } = compiled;
         if let Some(only) = self.only {
             config.options.data_paths = vec![only];
         }
@@ -155,10 +159,10 @@ impl Installer {
         let in_force = state.table.as_ref().map(|table| table.generation().to_owned());
         if in_force.as_ref() == Some(&generation) {
             self.shared.update_config(|status| {
-                status.errors.clear();
-                status.error_count = 0;
+                status.set_errors(errors.iter());
                 status.generation = Some(generation);
             });
+            self.in_force = Some(document);
             self.report(Installed { generation: in_force, own, targets, error: None });
         } else {
             self.installed.send_modify(|installed| installed.error.clone_from(&state.error));

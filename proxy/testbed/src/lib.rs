@@ -7,6 +7,7 @@
     reason = "test tool: buffers are sized where they are cut, a wrong index should stop the test"
 )]
 
+pub mod bpffs;
 pub mod capture;
 pub mod classifier;
 pub mod counter;
@@ -23,6 +24,7 @@ pub mod traffic;
 pub mod tun;
 pub mod wait;
 
+pub use bpffs::Bpffs;
 pub use daemon::Daemon;
 pub use kubernetes::ApiServer;
 pub use namespace::Namespace;

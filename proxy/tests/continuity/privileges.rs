@@ -3,7 +3,7 @@
 use std::{os::unix::fs::chown, path::Path, process::Command};
 
 use proxy_testbed::{
-    Namespace, ProxyProcess,
+    Bpffs, Namespace, ProxyProcess,
     topology::{HOSTS, PROXY_CLUSTER},
     traffic::tcp::{Client, TcpServer},
 };
@@ -136,7 +136,7 @@ fn r69_without_btf_ebpf_serves() {
 #[test]
 fn r69_without_a_writable_bpffs_ebpf_serves_unpinned_and_says_so() {
     let world = world_or_skip!();
-    let read_only = Bpffs::new(nix::mount::MsFlags::MS_RDONLY);
+    let read_only = Bpffs::new(nix::mount::MsFlags::MS_RDONLY).unwrap();
     let no_bpffs = tempfile::tempdir().unwrap();
     for directory in [read_only.path(), no_bpffs.path(), Path::new(NONE)] {
         let proxy = world.start(Some(directory), &config(EVERY_PATH, 1));

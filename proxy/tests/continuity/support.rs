@@ -13,7 +13,7 @@ use std::{
 };
 
 use proxy_testbed::{
-    DEADLINE, ProxyProcess, Topology, poll_until,
+    Bpffs, DEADLINE, ProxyProcess, Topology, poll_until,
     topology::{HOSTS, PROXY_TAILNET},
     traffic::{
         steady::{Report, Steady},
@@ -256,30 +256,6 @@ pub(crate) fn path(proxy: &ProxyProcess<'_>) -> String {
     proxy.status().unwrap()["data_path"]["kind"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A bpffs of the test's own.
-pub(crate) struct Bpffs(tempfile::TempDir);
-
-impl Bpffs {
-    pub(crate) fn new(flags: nix::mount::MsFlags) -> Self {
-        use std::os::unix::fs::PermissionsExt as _;
-        let directory = tempfile::tempdir().unwrap();
-        let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(directory.path(), open).unwrap();
-        nix::mount::mount(Some("bpf"), directory.path(), Some("bpf"), flags, None::<&str>).unwrap();
-        Self(directory)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Bpffs {
-    fn drop(&mut self) {
-        let _ = nix::mount::umount2(self.0.path(), nix::mount::MntFlags::MNT_DETACH);
-    }
-}
-
 pub(crate) fn bpffs() -> Bpffs {
-    Bpffs::new(nix::mount::MsFlags::empty())
+    Bpffs::new(nix::mount::MsFlags::empty()).unwrap()
 }

@@ -1,7 +1,10 @@
 //! A pod whose state is in a Secret at a real API server: what the operator reads there, who the node is after a restart or
 //! after upstream's entry point, and what goes on while the server is away.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use proxy_testbed::{
@@ -14,7 +17,10 @@ use proxy_testbed::{
 };
 use serde_json::{Value, json};
 
-use crate::pod::{Place, Pod, START, Servers, exchange};
+use crate::{
+    faults::{PACE, outage},
+    pod::{Place, Pod, START, Servers, exchange},
+};
 
 const NAMESPACE: &str = "tailscale";
 const DATA_PATH: &str = "nftables";
@@ -145,11 +151,15 @@ fn an_api_server_that_is_away_stops_no_traffic_and_is_told() {
 
     // Gone: connections old and new go on, and what has to be written meanwhile is told to be missing.
     server.kill().unwrap();
+    let end = Instant::now() + outage();
+    while Instant::now() < end {
+        kept.echo(10_000).unwrap();
+        exchange(&peer.underlay.namespace, at).unwrap();
+        std::thread::sleep(PACE);
+    }
     let id = tailnet.find("pod-0").unwrap().id;
     let moved: [std::net::IpAddr; 2] =
         ["100.64.99.1".parse().unwrap(), "fd7a:115c:a1e0::9901".parse().unwrap()];
-    kept.echo(1000).unwrap();
-    exchange(&peer.underlay.namespace, at).unwrap();
     tailnet.change(id, &NodeChange { addresses: Some(moved), ..NodeChange::default() }).unwrap();
     pod.wait(START, "the failure is told", |status| {
         let error = status["tailnet"]["secret_error"].as_str();
