@@ -21,7 +21,10 @@ pub(super) struct Compiled {
 
 /// Compiles what can be compiled. `before` is the document in force: an entry that was good there stays as it was. An error that
 /// belongs to no entry is one of the whole document.
-pub(super) fn compile(mut resolved: Resolved, before: Option<&Document>) -> Result<Compiled, Errors> {
+pub(super) fn compile(
+    mut resolved: Resolved,
+    before: Option<&Document>,
+) -> Result<Compiled, Errors> {
     let mut errors: Vec<ConfigError> = Vec::new();
     // Each turn leaves one entry out or puts one back, and none twice.
     let mut restored = Vec::new();

@@ -71,17 +71,26 @@ fn r16_the_pods_own_sessions_are_not_led_away() {
         let place = Place::new(&tailnet, &format!("pod{index}"))
             .unwrap()
             .with("TS_TAILNET_TARGET_FQDN", "target.tailnet.ts.net");
-        let _controller = TcpServer::new(&place.cluster, &format!("{}:6443", HOSTS[3][0])).unwrap();
-        let controller = SocketAddr::new(HOSTS[3][0].parse().unwrap(), 6443);
-        let mut before = Client::connect(&place.underlay.namespace, controller).unwrap();
+        let _controllers = HOSTS[3].map(|at| {
+            let at = SocketAddr::new(at.parse().unwrap(), 6443).to_string();
+            TcpServer::new(&place.cluster, &at).unwrap()
+        });
+        let controllers = HOSTS[3].map(|at| SocketAddr::new(at.parse().unwrap(), 6443));
+        let mut before =
+            controllers.map(|at| Client::connect(&place.underlay.namespace, at).unwrap());
         let pod = place.start(data_path).unwrap();
         target.meet(&format!("pod{index}")).unwrap();
-        before.echo(100_000).map_err(|error| format!("{data_path}: {error}")).unwrap();
-        let mut after = Client::connect(&pod.place.underlay.namespace, controller).unwrap();
-        after.echo(100_000).map_err(|error| format!("{data_path}: {error}")).unwrap();
-        exchange(&pod.place.cluster, SocketAddr::new(PROXY_CLUSTER[0].parse().unwrap(), 80))
-            .unwrap();
-        before.echo(1000).unwrap();
+        for (controller, before) in controllers.iter().zip(&mut before) {
+            before.echo(100_000).map_err(|error| format!("{data_path}: {error}")).unwrap();
+            let mut after = Client::connect(&pod.place.underlay.namespace, *controller).unwrap();
+            after.echo(100_000).map_err(|error| format!("{data_path}: {error}")).unwrap();
+        }
+        for at in PROXY_CLUSTER {
+            exchange(&pod.place.cluster, SocketAddr::new(at.parse().unwrap(), 80)).unwrap();
+        }
+        for before in &mut before {
+            before.echo(1000).unwrap();
+        }
     }
 }
 
@@ -116,8 +125,8 @@ fn r36_every_replica_of_a_group_serves_a_service_that_is_added() {
     }
     for pod in &replicas {
         pod.wait(CHANGE, "the Service is in force", |s| leads_to(s, "default-two", &at)).unwrap();
-        for port in [10_080, 10_081] {
-            let frontend = SocketAddr::new(PROXY_CLUSTER[0].parse().unwrap(), port);
+        for (at, port) in PROXY_CLUSTER.iter().flat_map(|at| [(at, 10_080), (at, 10_081)]) {
+            let frontend = SocketAddr::new(at.parse().unwrap(), port);
             Client::connect(&pod.place.cluster, frontend).unwrap().echo(1000).unwrap();
         }
         assert_eq!(pod.status().unwrap()["tailnet"]["restarts"], 0);

@@ -1,13 +1,20 @@
-//! Subnet routes both ways, an exit node, routes that come and go.
+//! Subnet routes both ways, an exit node, an app connector, routes that come and go.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr, TcpStream},
+    time::Duration,
+};
 
+use anyhow::Context as _;
 use proxy_testbed::{
-    tailnet::{Settings, Tailnet},
+    DEADLINE,
+    dns::NameServer,
+    http, poll_until,
+    tailnet::{Node, NodeChange, Settings, Tailnet},
     topology::{HOSTS, PROXY_CLUSTER},
     traffic::tcp::Client,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::pod::{CHANGE, KERNEL_PATHS, Place, Servers, counted, exchange, serve_all};
 
@@ -125,6 +132,67 @@ fn an_exit_node_leads_to_what_is_not_on_the_tailnet() {
         for address in outside {
             let to = SocketAddr::new(address.parse().unwrap(), 80);
             exchange(&peer.underlay.namespace, to)
+                .map_err(|error| format!("{data_path}: {error:#}\n{}", pod.daemon.log()))
+                .unwrap();
+        }
+        let (_, _, flows) = counted(&pod, "routes", "any").unwrap();
+        assert_eq!(flows, 6, "{data_path}: {}", pod.status().unwrap()["ports"]);
+    }
+}
+
+/// Has a device resolve a name for a peer, as a peer's tailscaled does: DNS over HTTP at the device's peer API.
+fn ask(peer: &Node, device: &str, name: &str, kind: &str) -> anyhow::Result<String> {
+    let status = peer.status()?;
+    let url = named(&status, device).context("no such peer")?["PeerAPIURL"][0].clone();
+    let host = url.as_str().and_then(|url| url.strip_prefix("http://")).context("no peer API")?;
+    let to: SocketAddr = host.parse()?;
+    let limit = Duration::from_secs(5);
+    let stream = peer.underlay.namespace.enter(|| TcpStream::connect_timeout(&to, limit))?;
+    stream.set_read_timeout(Some(limit))?;
+    http::request(stream, host, "GET", &format!("/dns-query?q={name}&t={kind}"), "")
+}
+
+/// An app connector: what a name of the app stands for is learnt from peers' questions, advertised, and reached through the pod.
+#[test]
+fn an_app_connector_leads_to_what_peers_ask_for() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    tailnet.configure(Settings { auto_approve: true, https: false }).unwrap();
+    let peer = tailnet.joined("peer", &["--accept-routes"]).unwrap();
+    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
+        let name = format!("connector{index}");
+        let arguments = format!("--login-server={} --advertise-connector", tailnet.url());
+        let place = Place::new(&tailnet, &name).unwrap().with("TS_EXTRA_ARGS", &arguments);
+        let resolver = HOSTS[3][0];
+        place.write("root/etc/resolv.conf", &format!("nameserver {resolver}\n")).unwrap();
+        let server = NameServer::new(&place.cluster, resolver.parse().unwrap(), 60).unwrap();
+        let app = HOSTS[2].map(|text| text.parse::<IpAddr>().unwrap());
+        server.set("app.example", &app);
+        let _servers = serve_all(&place.cluster, &app, 80).unwrap();
+        let pod = place.start(data_path).unwrap();
+        let app_of_tests =
+            json!({"name": "tests", "connectors": ["*"], "domains": ["app.example"]});
+        let caps = [("tailscale.com/app-connectors".to_owned(), vec![app_of_tests])];
+        let change = NodeChange { caps: Some(caps.into()), ..NodeChange::default() };
+        tailnet.change(tailnet.find(&name).unwrap().id, &change).unwrap();
+        let pod_at = peer.meet(&name).unwrap();
+        peer.ping(pod_at[0]).unwrap();
+        // The first questions may come before the connector knows its names.
+        let learns = |at: &IpAddr| {
+            let kind = if at.is_ipv4() { "A" } else { "AAAA" };
+            let answer = ask(&peer, &name, "app.example", kind);
+            answer.is_ok_and(|text| text.contains(&at.to_string()))
+                && pod.status().unwrap()["targets"].to_string().contains(&at.to_string())
+        };
+        for at in &app {
+            poll_until(DEADLINE, "the connector learns", || learns(at))
+                .map_err(|error| format!("{data_path}: {error}\n{}", pod.daemon.log()))
+                .unwrap();
+        }
+        let is_routed = |node: &Value| node["PrimaryRoutes"].as_array().map(Vec::len) == Some(2);
+        peer.wait_status("routes", |status| named(status, &name).is_some_and(is_routed)).unwrap();
+        for at in app {
+            exchange(&peer.underlay.namespace, SocketAddr::new(at, 80))
                 .map_err(|error| format!("{data_path}: {error:#}\n{}", pod.daemon.log()))
                 .unwrap();
         }
