@@ -13,13 +13,18 @@ pub mod connector;
 pub mod container;
 pub mod data_path;
 pub mod dns_config;
+mod embedded;
 pub mod peer_relay;
 pub mod proxy_class;
 pub mod proxy_group;
 pub mod proxy_group_policy;
 pub mod recorder;
 mod schema;
+mod structural;
 pub mod tailnet;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
 
 pub use connector::Connector;
 pub use dns_config::DnsConfig;
@@ -35,3 +40,19 @@ pub const GROUP: &str = "tailscale.com";
 
 /// The only version, served and stored.
 pub const VERSION: &str = "v1alpha1";
+
+/// The definition of every kind, as an API server takes it.
+pub fn definitions() -> Vec<CustomResourceDefinition> {
+    let mut definitions = vec![
+        Connector::crd(),
+        DnsConfig::crd(),
+        PeerRelay::crd(),
+        ProxyClass::crd(),
+        ProxyGroup::crd(),
+        ProxyGroupPolicy::crd(),
+        Recorder::crd(),
+        Tailnet::crd(),
+    ];
+    definitions.iter_mut().for_each(structural::complete);
+    definitions
+}

@@ -61,14 +61,17 @@ use super::{data_path::DataPathStatus, schema};
     },
     {
         "rule": "!(has(self.appConnector) && (has(self.subnetRouter) || (has(self.exitNode) && self.exitNode)))",
+        "fieldPath": ".appConnector",
         "message": "appConnector excludes subnetRouter and exitNode: make a Connector of its own for it",
     },
     {
         "rule": "!(has(self.hostname) && has(self.replicas) && self.replicas > 1)",
+        "fieldPath": ".hostname",
         "message": "hostname names one device: use hostnamePrefix where replicas is more than 1",
     },
     {
         "rule": "!(has(self.hostname) && has(self.hostnamePrefix))",
+        "fieldPath": ".hostnamePrefix",
         "message": "hostname and hostnamePrefix exclude each other",
     },
 ]))]

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ResourceRequirements, SecurityContext};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema;
+use super::embedded;
 
 /// Changes to a container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,12 +24,12 @@ pub struct Container {
 
     /// CPU, memory and other resources that the container asks for and is limited to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::embedded::<ResourceRequirements>")]
+    #[schemars(schema_with = "embedded::embedded::<ResourceRequirements>")]
     pub resources: Option<ResourceRequirements>,
 
     /// The container's security context, in place of the operator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::embedded::<SecurityContext>")]
+    #[schemars(schema_with = "embedded::embedded::<SecurityContext>")]
     pub security_context: Option<SecurityContext>,
 }
 

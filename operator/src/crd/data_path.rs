@@ -100,23 +100,18 @@ pub struct PortTraffic {
     pub port: u16,
 
     /// Packets towards the target.
-    #[serde(default)]
     pub packets: u64,
 
     /// Bytes towards the target, as lengths of IP packets.
-    #[serde(default)]
     pub bytes: u64,
 
     /// Packets of the replies.
-    #[serde(default)]
     pub reply_packets: u64,
 
     /// Bytes of the replies, as lengths of IP packets.
-    #[serde(default)]
     pub reply_bytes: u64,
 
     /// Flows begun.
-    #[serde(default)]
     pub flows: u64,
 }
 

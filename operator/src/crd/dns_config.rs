@@ -10,7 +10,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema;
+use super::{embedded, schema};
 
 /// The nameserver.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -89,12 +89,12 @@ pub struct NameserverService {
 pub struct NameserverPod {
     /// Taints of nodes that the pods bear.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::embedded::<Vec<Toleration>>")]
+    #[schemars(schema_with = "embedded::list::<Toleration>")]
     pub tolerations: Vec<Toleration>,
 
     /// Which nodes the pods prefer or need, and which pods they want near or far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::embedded::<Affinity>")]
+    #[schemars(schema_with = "embedded::embedded::<Affinity>")]
     pub affinity: Option<Affinity>,
 
     /// Labels that a node must have.
@@ -103,7 +103,7 @@ pub struct NameserverPod {
 
     /// Secrets, in the operator's namespace, with which images are pulled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::embedded::<Vec<LocalObjectReference>>")]
+    #[schemars(schema_with = "embedded::references")]
     pub image_pull_secrets: Vec<LocalObjectReference>,
 }
 

@@ -38,6 +38,7 @@ use super::schema;
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(self.aws) || self.aws.elasticIPs.size() >= self.replicas",
+    "fieldPath": ".aws.elasticIPs",
     "message": "every replica needs an address of its own: aws.elasticIPs has fewer entries than replicas",
 }]))]
 pub struct PeerRelaySpec {

@@ -13,7 +13,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{container::Container, data_path::DataPath, schema};
+use super::{container::Container, data_path::DataPath, embedded, schema};
 
 /// How the pods of proxies look and behave. All of it is optional.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -94,7 +94,7 @@ pub struct Pod {
 
     /// Which nodes the pods prefer or need, and which pods they want near or far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::embedded::<Affinity>")]
+    #[schemars(schema_with = "embedded::embedded::<Affinity>")]
     pub affinity: Option<Affinity>,
 
     /// The container that carries the traffic.
@@ -107,12 +107,12 @@ pub struct Pod {
 
     /// The pods' security context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::embedded::<PodSecurityContext>")]
+    #[schemars(schema_with = "embedded::embedded::<PodSecurityContext>")]
     pub security_context: Option<PodSecurityContext>,
 
     /// Secrets, in the operator's namespace, with which images are pulled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::embedded::<Vec<LocalObjectReference>>")]
+    #[schemars(schema_with = "embedded::references")]
     pub image_pull_secrets: Vec<LocalObjectReference>,
 
     /// The node that the pods run on, without asking the scheduler.
@@ -125,12 +125,12 @@ pub struct Pod {
 
     /// Taints of nodes that the pods bear.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::embedded::<Vec<Toleration>>")]
+    #[schemars(schema_with = "embedded::list::<Toleration>")]
     pub tolerations: Vec<Toleration>,
 
     /// How the pods spread over zones, nodes and the like.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::embedded::<Vec<TopologySpreadConstraint>>")]
+    #[schemars(schema_with = "embedded::list::<TopologySpreadConstraint>")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
 
     /// Which pods go first when there is not room for all.
@@ -143,7 +143,7 @@ pub struct Pod {
 
     /// Resolvers, search domains and options, merged with those of the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::embedded::<PodDNSConfig>")]
+    #[schemars(schema_with = "embedded::embedded::<PodDNSConfig>")]
     pub dns_config: Option<PodDNSConfig>,
 }
 
@@ -200,6 +200,7 @@ impl DnsPolicy {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!(has(self.serviceMonitor) && self.serviceMonitor.enable && !self.enable)",
+    "fieldPath": ".serviceMonitor.enable",
     "message": "serviceMonitor needs metrics: set enable to true as well",
 }]))]
 pub struct Metrics {

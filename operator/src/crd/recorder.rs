@@ -10,7 +10,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{container::Container, schema};
+use super::{container::Container, embedded, schema};
 
 /// What the recorders are and where recordings are kept.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,6 +41,7 @@ use super::{container::Container, schema};
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!(self.replicas > 1 && (!has(self.storage) || !has(self.storage.s3)))",
+    "fieldPath": ".replicas",
     "message": "replicas share no disk: set storage.s3 where replicas is more than 1",
 }]))]
 pub struct RecorderSpec {
@@ -119,7 +120,7 @@ pub struct Pod {
 
     /// Which nodes the pods prefer or need, and which pods they want near or far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::embedded::<Affinity>")]
+    #[schemars(schema_with = "embedded::embedded::<Affinity>")]
     pub affinity: Option<Affinity>,
 
     /// The container that records.
@@ -128,12 +129,12 @@ pub struct Pod {
 
     /// The pods' security context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::embedded::<PodSecurityContext>")]
+    #[schemars(schema_with = "embedded::embedded::<PodSecurityContext>")]
     pub security_context: Option<PodSecurityContext>,
 
     /// Secrets, in the operator's namespace, with which images are pulled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::embedded::<Vec<LocalObjectReference>>")]
+    #[schemars(schema_with = "embedded::references")]
     pub image_pull_secrets: Vec<LocalObjectReference>,
 
     /// Labels that a node must have.
@@ -142,7 +143,7 @@ pub struct Pod {
 
     /// Taints of nodes that the pods bear.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::embedded::<Vec<Toleration>>")]
+    #[schemars(schema_with = "embedded::list::<Toleration>")]
     pub tolerations: Vec<Toleration>,
 
     /// The ServiceAccount of the pods.

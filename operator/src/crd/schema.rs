@@ -1,16 +1,18 @@
 //! Schemas of fields that several kinds have.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+/// One word, or several joined by commas, colons or underscores.
+const REASON: &str = "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$";
+
+/// A name, with a DNS name and a slash before it if it is not one of ours.
+const CONDITION_TYPE: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
 
 /// The default that schemas give to replicas.
 pub(super) const fn one() -> i32 {
     1
-}
-
-/// A type of Kubernetes, in full.
-pub(super) fn embedded<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    T::json_schema(generator)
 }
 
 /// ACL tags.
@@ -54,9 +56,23 @@ pub(super) fn integer(_: &mut SchemaGenerator) -> Schema {
 
 /// Conditions, one of each type.
 pub(super) fn conditions(generator: &mut SchemaGenerator) -> Schema {
+    let mut condition = Condition::json_schema(generator);
+    // As Kubernetes has it of its own kinds; what is derived has names and types only.
+    for (field, bounds) in [
+        ("message", json!({ "maxLength": 32768 })),
+        ("observedGeneration", json!({ "minimum": 0 })),
+        ("reason", json!({ "minLength": 1, "maxLength": 1024, "pattern": REASON })),
+        ("status", json!({ "enum": ["True", "False", "Unknown"] })),
+        ("type", json!({ "maxLength": 316, "pattern": CONDITION_TYPE })),
+    ] {
+        let property = condition.pointer_mut(&format!("/properties/{field}"));
+        if let (Some(Value::Object(property)), Value::Object(bounds)) = (property, bounds) {
+            property.extend(bounds);
+        }
+    }
     json_schema!({
         "type": "array",
-        "items": (Condition::json_schema(generator)),
+        "items": condition,
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
     })

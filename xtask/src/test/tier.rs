@@ -165,6 +165,7 @@ const TARGETS: &[Target] = &[
     here("xtask", "tidy", Tier::Unit),
     here("xtask", "tasks", Tier::Unit),
     here("proxy-rules", "config", Tier::Golden),
+    here("operator", "definitions", Tier::Golden),
     here("proxy-testbed", "topology", Tier::Namespace),
     here("proxy-testbed", "tailnet", Tier::Namespace).on_a_tailnet(),
     here("proxy-testbed", "kubernetes", Tier::Namespace).on_a_tailnet_with_kubernetes(),
