@@ -139,6 +139,10 @@ pub struct Pod {
     /// frontends, names for backends.
     #[arg(long, env = "SLUICE_CONFIG")]
     pub config: Option<PathBuf>,
+    /// A ConfigMap of the pod's namespace with such rules under `rules.yaml`, watched through the API server; `--config` is then
+    /// its mounted copy, which stands in until the API server has answered.
+    #[arg(long, env = "SLUICE_CONFIG_MAP")]
+    pub config_map: Option<String>,
     /// Directory on a bpffs for pinned maps and links [default: the first writable one].
     #[arg(long, env = "SLUICE_BPFFS")]
     pub bpffs: Option<PathBuf>,

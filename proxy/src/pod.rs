@@ -2,6 +2,7 @@
 
 mod advertise;
 mod aside;
+pub mod config_map;
 pub mod confine;
 pub mod doors;
 pub mod drain;

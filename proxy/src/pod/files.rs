@@ -1,4 +1,4 @@
-//! The files that say what is forwarded, into one document: each is watched, and one that cannot be read or makes no sense
+//! The files (and a ConfigMap) that say what is forwarded, into one document: each is watched, and one that cannot be read or makes no sense
 //! leaves what it said before in force.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
@@ -10,6 +10,7 @@ use proxy_rules::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
+    config_map::{self, Place},
     drain,
     state::Pod,
     upstream::{EgressServices, FileError, IngressConfig},
@@ -32,8 +33,10 @@ pub struct Sources {
     pub egress: Option<PathBuf>,
     /// The ingress group's file.
     pub ingress: Option<PathBuf>,
-    /// A rules file with words and names ([`super::resolve`]).
+    /// Rules with words and names ([`super::resolve`]): a file.
     pub rules: Option<PathBuf>,
+    /// Or a ConfigMap, of which the file is a mounted copy.
+    pub rules_map: Option<Place>,
     /// TCP ports that the pod itself serves, and no Service may have.
     pub own_ports: Vec<u16>,
 }
@@ -55,26 +58,35 @@ pub async fn follow(
 ) {
     let (events, mut incoming) = mpsc::channel(4);
     let mut again = Vec::new();
-    let paths = [
-        (Which::Egress, sources.egress.as_ref().map(|directory| directory.join(drain::SERVICES))),
-        (Which::Ingress, sources.ingress.clone()),
-        (Which::Rules, sources.rules.clone()),
-    ];
-    for (which, path) in paths {
-        let Some(path) = path else { continue };
+    let forward = |which, name: String| {
         let (sender, mut receiver) = mpsc::channel(1);
-        let (ask, asked) = mpsc::channel(1);
-        // Kept: a watcher whose asker is gone ends.
-        again.push(ask);
         let events = events.clone();
-        tokio::spawn(config_watch::watch(path.clone(), sender, asked));
         tokio::spawn(async move {
             while let Some(event) = receiver.recv().await {
-                if events.send((which, path.clone(), event)).await.is_err() {
+                if events.send((which, name.clone(), event)).await.is_err() {
                     return;
                 }
             }
         });
+        sender
+    };
+    let rules = sources.rules.clone().filter(|_| sources.rules_map.is_none());
+    let paths = [
+        (Which::Egress, sources.egress.as_ref().map(|directory| directory.join(drain::SERVICES))),
+        (Which::Ingress, sources.ingress.clone()),
+        (Which::Rules, rules),
+    ];
+    for (which, path) in paths {
+        let Some(path) = path else { continue };
+        let (ask, asked) = mpsc::channel(1);
+        // Kept: a watcher whose asker is gone ends.
+        again.push(ask);
+        let sender = forward(which, path.display().to_string());
+        tokio::spawn(config_watch::watch(path, sender, asked));
+    }
+    if let Some(place) = sources.rules_map.clone() {
+        let sender = forward(Which::Rules, place.to_string());
+        tokio::spawn(config_map::follow(place, sources.rules.clone(), sender));
     }
     drop(events);
     let mut documents = BTreeMap::<Which, Document>::new();
@@ -82,7 +94,7 @@ pub async fn follow(
     loop {
         out.send_replace(documents.values().fold(base.clone(), merge));
         pod.troubles().files = errors.values().flatten().cloned().collect();
-        let (which, path, event) = tokio::select! {
+        let (which, name, event) = tokio::select! {
             event = incoming.recv() => match event {
                 Some(event) => event,
                 // No files at all: the document stays as it is.
@@ -90,7 +102,10 @@ pub async fn follow(
             },
             () = out.closed() => return,
         };
-        let named = |error: String| format!("{}: {error}", path.display());
+        // Some say themselves what they are of.
+        let named = |error: String| {
+            if error.starts_with(&name) { error } else { format!("{name}: {error}") }
+        };
         match read(which, event, &sources.own_ports, &files) {
             Ok((new, odd)) => {
                 documents.insert(which, new);

@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::{
+    config_map::Place,
     doors,
     files::{self, Files, Sources},
     http, installer, link, local, login, names,
@@ -103,7 +104,7 @@ impl Parts {
         &mut self,
         through: Option<Arc<Through>>,
         only: Option<PathKind>,
-        rules: Option<PathBuf>,
+        (rules, rules_map): (Option<PathBuf>, Option<Place>),
         tailscaled: &Tailscaled,
     ) -> Result<watch::Receiver<Files>> {
         let local = local::find(&self.settings.pod.ips, TAILNET_DEVICE)
@@ -116,6 +117,7 @@ impl Parts {
             egress: self.settings.targets.egress_config_dir.clone(),
             ingress: self.settings.targets.ingress_config_file.clone(),
             rules,
+            rules_map,
             own_ports: own_ports(&self.settings),
         };
         let documents = watch::Sender::new(base.clone());

@@ -8,6 +8,7 @@ use secrecy::ExposeSecret;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
+    config_map::Place,
     parts::Parts,
     report,
     secret::{self, Desired, StateSecret},
@@ -71,6 +72,7 @@ pub async fn run(args: args::Pod, level: Level) -> Result<ExitCode> {
     let _ = shared.pod.set(Arc::clone(&pod));
 
     let config = config(&settings, &args).await?;
+    let map = config_map(&settings, &args)?;
     let secret = state_secret(&mut settings, &config, &pod).await?;
     let settings = Arc::new(settings);
     let plan = plan(&settings, &config, through.as_deref());
@@ -78,7 +80,7 @@ pub async fn run(args: args::Pod, level: Level) -> Result<ExitCode> {
     let mut parts = Parts::new(Arc::clone(&shared), Arc::clone(&pod), Arc::clone(&settings), api);
     parts.serve(&args.socket).await?;
     let tailscaled = Tailscaled::start(plan).context("starting tailscaled")?;
-    let files = parts.forward(through, only, args.config.clone(), &tailscaled)?;
+    let files = parts.forward(through, only, (args.config.clone(), map), &tailscaled)?;
     parts.watch_tailscaled(&tailscaled);
     parts.log_in(&tailscaled, config.file.as_ref());
     if let Some(secret) = &secret {
@@ -139,6 +141,16 @@ async fn config(settings: &Settings, args: &args::Pod) -> Result<Configured> {
     let directory = settings.tailscaled.config_dir.as_ref();
     let file = directory.map(|directory| ConfigFile::choose(directory, capability)).transpose()?;
     Ok(Configured { programs, capability, file })
+}
+
+/// The ConfigMap of the rules, if there is one.
+fn config_map(settings: &Settings, args: &args::Pod) -> Result<Option<Place>> {
+    let Some(name) = args.config_map.clone() else { return Ok(None) };
+    let kube = settings.kube.as_ref().context(
+        "SLUICE_CONFIG_MAP needs a service account: set automountServiceAccountToken, or SLUICE_CONFIG for a mounted file",
+    )?;
+    let (client, namespace) = secret::client(kube)?;
+    Ok(Some(Place { client, namespace, name }))
 }
 
 /// The state Secret, where there is one. An auth key in it is used if there is no other credential.

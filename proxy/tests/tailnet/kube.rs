@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     faults::{PACE, outage},
-    pod::{Place, Pod, START, Servers, exchange},
+    pod::{CHANGE, Place, Pod, START, Servers, exchange},
 };
 
 const NAMESPACE: &str = "tailscale";
@@ -262,4 +262,80 @@ fn a_node_of_upstreams_entry_point_is_taken_over_from_its_secret() {
         assert!(ours.text(key) == theirs.text(key), "{key} has changed");
     }
     assert_eq!(tailnet.nodes().unwrap().len(), 2, "a node too many");
+}
+
+/// Rules of the form that a ConfigMap of ours holds: the node's address to one backend.
+fn rules(backend: &str) -> String {
+    format!(
+        "apiVersion: sluice.dev/v1\nkind: ProxyRules\ningress:\n- name: default/web\n  frontends: [tailnet]\n  \
+         ports: [{{protocol: tcp, port: 80}}, {{protocol: udp, port: 80}}, {{protocol: icmp}}]\n  \
+         backends: [{{address: {backend}}}]\n"
+    )
+}
+
+/// Rules in a ConfigMap: a change is in force within a second, whoever may read that ConfigMap only can follow it, and neither its
+/// end nor the API server's takes anything out of force. A pod that starts meanwhile begins with the mounted copy.
+#[test]
+fn rules_of_a_config_map_are_followed_and_outlive_it() {
+    kernel_or_skip!();
+    let tailnet = Tailnet::start().unwrap();
+    let server = tailnet.start_api_server().unwrap();
+    let peer = tailnet.joined("peer", &[]).unwrap();
+    let write = |rules: &str| {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"rules.yaml": rules},
+            "metadata": {"name": "pod-0-rules", "namespace": NAMESPACE}});
+        server.apply(&map).unwrap();
+    };
+    let leads_only_to = |host: usize| {
+        move |status: &Value| {
+            status["targets"].as_array().is_some_and(|targets| {
+                let is_ours = |target: &&Value| target["rule"] == "default/web";
+                let ours: Vec<_> = targets.iter().filter(is_ours).collect();
+                matches!(ours.as_slice(), [one] if one["target"] == HOSTS[host][0] && one["installed"] == true)
+            })
+        }
+    };
+    let (place, account) = place(&tailnet, &server, "pod-0");
+    let read = rule("configmaps", &["pod-0-rules"], &["get", "list", "watch"]);
+    let [secret, events] = rights("pod-0");
+    server.allow(&account, &[secret, events, read]).unwrap();
+    let _servers = [1, 2, 3].map(|host| Servers::new(&place.cluster, HOSTS[host][0], 80).unwrap());
+    write(&rules(HOSTS[1][0]));
+    let mounted = place.write("mounted/rules.yaml", &rules(HOSTS[3][0])).unwrap();
+    let mut pod = place
+        .with("TS_DEST_IP", "")
+        .with("SLUICE_CONFIG_MAP", "pod-0-rules")
+        .with("SLUICE_CONFIG", &mounted.display().to_string())
+        .start(DATA_PATH)
+        .unwrap();
+    pod.wait(CHANGE * 5, "the ConfigMap's rules", leads_only_to(1)).unwrap();
+    peer.meet("pod-0").unwrap();
+    exchange(&peer.underlay.namespace, frontend(&pod)).unwrap();
+    write(&rules(HOSTS[2][0]));
+    pod.wait(CHANGE, "the change is in force", leads_only_to(2)).unwrap();
+    exchange(&peer.underlay.namespace, frontend(&pod)).unwrap();
+
+    write("kind: nonsense");
+    let tells = |what: &'static str| {
+        move |status: &Value| {
+            let errors = status["tailnet"]["config_errors"].to_string();
+            errors.contains(what) && errors.contains("tailscale/pod-0-rules")
+        }
+    };
+    pod.wait(CHANGE, "what is wrong with it is told", tells("nonsense")).unwrap();
+    assert!(leads_only_to(2)(&pod.status().unwrap()), "a bad change must change nothing");
+    server.delete_config_map(NAMESPACE, "pod-0-rules").unwrap();
+    pod.wait(CHANGE, "its end is told", tells("does not exist")).unwrap();
+    exchange(&peer.underlay.namespace, frontend(&pod)).unwrap();
+
+    // The server is gone, too. What starts now has the mounted copy, until the server is back.
+    server.kill().unwrap();
+    exchange(&peer.underlay.namespace, frontend(&pod)).unwrap();
+    pod.daemon.kill().unwrap();
+    pod.place.underlay.set("TS_KUBE_SECRET", String::new());
+    pod.restart(DATA_PATH).unwrap();
+    pod.wait(CHANGE * 5, "the mounted rules", leads_only_to(3)).unwrap();
+    server.launch().unwrap();
+    write(&rules(HOSTS[1][0]));
+    pod.wait(SETTLES, "the ConfigMap's rules again", leads_only_to(1)).unwrap();
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, pin_mut};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api,
     api::{
@@ -109,6 +109,14 @@ impl ApiServer {
     pub fn delete_secret(&self, namespace: &str, name: &str) -> Result<()> {
         self.admin(async |client| {
             let api: Api<Secret> = Api::namespaced(client, namespace);
+            Ok(api.delete(name, &DeleteParams::default()).await.map(drop)?)
+        })
+    }
+
+    /// Deletes a ConfigMap.
+    pub fn delete_config_map(&self, namespace: &str, name: &str) -> Result<()> {
+        self.admin(async |client| {
+            let api: Api<ConfigMap> = Api::namespaced(client, namespace);
             Ok(api.delete(name, &DeleteParams::default()).await.map(drop)?)
         })
     }
