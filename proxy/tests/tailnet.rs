@@ -24,6 +24,8 @@ mod faults;
 mod groups;
 #[path = "tailnet/kube.rs"]
 mod kube;
+#[path = "tailnet/mtu.rs"]
+mod mtu;
 #[path = "tailnet/names.rs"]
 mod names;
 #[path = "tailnet/pod.rs"]

@@ -19,46 +19,6 @@ use crate::pod::{CHANGE, KERNEL_PATHS, Place, Servers, exchange, leads_to, serve
 const OURS: &str = "100.64.8.1";
 const THEIRS: &str = "100.64.8.10";
 
-/// R07: five megabytes each way between a link of 1500 and a tunnel of 1280, with ICMP blocked: nothing but the segment size
-/// that both ends agree on can save them.
-#[test]
-fn r07_segments_fit_the_tunnel_in_both_directions() {
-    kernel_or_skip!();
-    let tailnet = Tailnet::start().unwrap();
-    let peer = tailnet.joined("peer", &[]).unwrap();
-    let at = peer.addresses().unwrap();
-    let _peer_servers = serve_all(&peer.underlay.namespace, &at, 81).unwrap();
-    for (index, data_path) in KERNEL_PATHS.iter().enumerate() {
-        let name = format!("pod{index}");
-        let place = Place::new(&tailnet, &name)
-            .unwrap()
-            .with("TS_DEST_IP", HOSTS[1][0])
-            .with("TS_TAILNET_TARGET_FQDN", "peer.tailnet.ts.net");
-        let _servers = Servers::new(&place.cluster, HOSTS[1][0], 80).unwrap();
-        for namespace in [&place.cluster, &peer.underlay.namespace] {
-            let rules = "table inet block { chain input { type filter hook input priority 0; icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }";
-            namespace.run("nft", &["destroy table inet block"]).ok();
-            namespace.run("nft", &[rules]).unwrap();
-        }
-        let pod = place.start(data_path).unwrap();
-        peer.meet(&name).unwrap();
-        let ingress = SocketAddr::new(pod.address(true).unwrap(), 80);
-        let egress = PROXY_CLUSTER.map(|text| SocketAddr::new(text.parse().unwrap(), 81));
-        let directions = [
-            (&peer.underlay.namespace, ingress),
-            (&pod.place.cluster, egress[0]),
-            (&pod.place.cluster, egress[1]),
-        ];
-        for (from, to) in directions {
-            let mut client = Client::connect(from, to).unwrap();
-            let largest = if to.is_ipv4() { 1240 } else { 1220 };
-            let used = client.info().unwrap().send_mss;
-            assert!(used <= largest, "{data_path}: {to}: segments of {used} bytes");
-            client.echo(5_000_000).map_err(|error| format!("{data_path}: {to}: {error}")).unwrap();
-        }
-    }
-}
-
 /// R16: a session that the pod itself has begun stays its own when everything that comes to the pod is led elsewhere.
 #[test]
 fn r16_the_pods_own_sessions_are_not_led_away() {

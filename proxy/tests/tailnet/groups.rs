@@ -126,7 +126,8 @@ fn an_ingress_group_serves_the_addresses_of_a_tailscale_service() {
     }
 }
 
-/// Our own rules file: words for the node's addresses, several endpoints with ports, counted port by port; a file that is
+/// Our own rules file: words for the node's addresses, several endpoints with ports, counted port by port (R50: what leaves the pod
+/// is addressed to an endpoint, so it matters nothing who translates ClusterIPs, and where); a file that is
 /// not valid changes nothing.
 #[test]
 fn a_rules_file_with_words_serves_several_endpoints() {

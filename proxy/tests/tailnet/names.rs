@@ -28,7 +28,7 @@ fn reached(from: &Namespace, to: SocketAddr) -> BTreeSet<IpAddr> {
     (0..40).map(|_| Client::connect(from, to).unwrap().server.ip().to_canonical()).collect()
 }
 
-/// R32: every address is used, and one that leaves the name leaves the rules after its time to live.
+/// R30 (the name of a headless Service with three pods), R32: every address is used, and one that leaves the name leaves the rules after its time to live.
 #[test]
 fn an_ingress_to_a_name_uses_all_its_addresses_and_follows_them() {
     kernel_or_skip!();
