@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/rand"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -99,8 +98,9 @@ type mask struct {
 }
 
 // newAdmin serves the interface for tests: JSON in and out, errors as text.
-func newAdmin(t *tailnet, front *front) http.Handler {
+func newAdmin(t *tailnet, front *front, api *api) http.Handler {
 	mux := http.NewServeMux()
+	api.admin(mux)
 	// locked runs a handler with the state held; what it returns is the answer.
 	locked := func(pattern string, handle func(r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -151,11 +151,8 @@ func newAdmin(t *tailnet, front *front) http.Handler {
 		if err := readJSON(r, &made); err != nil {
 			return nil, err
 		}
-		t.lastKey++
-		made.ID = fmt.Sprintf("k%dCNTRL", t.lastKey)
-		made.secret = "tskey-auth-" + made.ID + "-" + rand.Text()
-		t.keys[made.secret] = &made
-		return map[string]string{"id": made.ID, "key": made.secret}, nil
+		key := t.newKey(made)
+		return map[string]string{"id": key.ID, "key": key.secret}, nil
 	})
 	locked("DELETE /keys/{id}", func(r *http.Request) (any, error) {
 		for secret, k := range t.keys {

@@ -37,7 +37,8 @@ func main() {
 		log.Fatalf("serve DERP and STUN: %v", err)
 	}
 	tailnet := newTailnet(*domain, "https://"+*v4, derpMap)
-	front := &front{handler: newNoise(tailnet), identity: identity, addresses: []string{*v4, *v6}}
+	api := newAPI(tailnet)
+	front := &front{handler: api.handler(newNoise(tailnet)), identity: identity, addresses: []string{*v4, *v6}}
 	if err := front.resume(); err != nil {
 		log.Fatalf("serve the control protocol: %v", err)
 	}
@@ -55,5 +56,5 @@ func main() {
 	if err := os.Rename(fresh, *socket); err != nil {
 		log.Fatalf("name the admin socket: %v", err)
 	}
-	log.Fatal(http.Serve(admin, newAdmin(tailnet, front)))
+	log.Fatal(http.Serve(admin, newAdmin(tailnet, front, api)))
 }

@@ -81,9 +81,7 @@ func (t *tailnet) register(request *tailcfg.RegisterRequest, r *http.Request, vi
 		switch {
 		case used == nil:
 			return tailcfg.RegisterResponse{Error: "invalid key: API key does not exist"}
-		case !used.Expires.IsZero() && used.Expires.Before(time.Now()):
-			return tailcfg.RegisterResponse{Error: fmt.Sprintf("invalid key: API key %s not valid", used.ID)}
-		case used.used && !used.Reusable:
+		case !used.good():
 			return tailcfg.RegisterResponse{Error: fmt.Sprintf("invalid key: API key %s not valid", used.ID)}
 		}
 	} else if known && n.expired() {

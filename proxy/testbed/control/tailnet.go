@@ -54,18 +54,6 @@ type node struct {
 	version  uint64 // of the tailnet, when this node last changed
 }
 
-// authKey lets nodes in.
-type authKey struct {
-	ID        string    `json:"id"`
-	Tags      []string  `json:"tags"`
-	Reusable  bool      `json:"reusable"`
-	Ephemeral bool      `json:"ephemeral"`
-	User      string    `json:"user"`
-	Expires   time.Time `json:"expires,omitzero"`
-	used      bool
-	secret    string
-}
-
 // tailnet is the whole state. Every change takes the next version; a session sends what is newer than it has sent.
 type tailnet struct {
 	domain  string // without dots around
@@ -117,7 +105,11 @@ type record struct {
 
 // service is a Tailscale Service: a name and addresses of its own, served by nodes that say they do.
 type service struct {
-	Addresses []netip.Addr `json:"addresses"`
+	Addresses   []netip.Addr      `json:"addresses"`
+	Comment     string            `json:"comment"`
+	Annotations map[string]string `json:"annotations"`
+	Ports       []string          `json:"ports"`
+	Tags        []string          `json:"tags"`
 }
 
 func newTailnet(domain, url string, derpMap *tailcfg.DERPMap) *tailnet {

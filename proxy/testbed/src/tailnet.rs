@@ -22,6 +22,7 @@ use crate::{DEADLINE, Daemon, Namespace};
 
 mod acme;
 mod admin;
+mod api;
 mod cluster;
 mod node;
 mod underlay;
@@ -30,6 +31,7 @@ pub use acme::Acme;
 pub use admin::{
     AuthKey, Dns, KeyOptions, Login, Mask, NodeChange, NodeId, NodeInfo, Record, Settings,
 };
+pub use api::{Fault, Identity};
 pub use cluster::{Cluster, HOSTS};
 pub use node::{Node, NodeOptions};
 pub use underlay::Underlay;
