@@ -6,9 +6,14 @@
 mod device;
 mod error;
 pub mod fake;
+mod headscale;
+mod http;
 mod key;
 mod registry;
 mod service;
+mod settings;
+mod tailscale;
+mod token;
 
 use std::fmt::Debug;
 
@@ -18,7 +23,10 @@ pub use device::{Device, DeviceId};
 pub use error::{Error, Failure, Feature, Retry};
 pub use key::{AuthKey, KeyInfo, KeyRequest};
 pub use registry::{Registry, RegistryError};
-pub use service::{ServiceName, VipService};
+pub use service::{BadServiceName, ServiceName, VipService};
+pub use settings::{
+    Credentials, IDENTITY_TOKEN, Mint, Patience, Settings, SettingsError, Source, TAILSCALE,
+};
 
 /// The implementation that serves a tailnet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
