@@ -1,1 +1,154 @@
 //! Every label, selector, annotation key and finalizer of the contract, once.
+
+use std::collections::BTreeMap;
+
+/// Labels or annotations, in order.
+pub type Labels = BTreeMap<String, String>;
+
+/// The finalizer of whatever a proxy of its own was made for.
+pub const FINALIZER: &str = "tailscale.com/finalizer";
+
+/// On everything that the operator owns: `true`.
+pub const MANAGED: &str = "tailscale.com/managed";
+/// What kind of thing an object was made for: [`ParentKind::label`].
+pub const PARENT_KIND: &str = "tailscale.com/parent-resource-type";
+/// The name of what an object was made for.
+pub const PARENT_NAME: &str = "tailscale.com/parent-resource";
+/// Its namespace; present and empty for a Connector.
+pub const PARENT_NAMESPACE: &str = "tailscale.com/parent-resource-ns";
+/// Of pods: the UID of what they were made for.
+pub const APP: &str = "app";
+
+/// The ProxyClass of a Service or an Ingress, as a label or an annotation.
+pub const PROXY_CLASS: &str = "tailscale.com/proxy-class";
+/// The ProxyGroup of a Service or an Ingress.
+pub const PROXY_GROUP: &str = "tailscale.com/proxy-group";
+/// Exposes a Service: `true`.
+pub const EXPOSE: &str = "tailscale.com/expose";
+/// The node's name in the tailnet.
+pub const HOSTNAME: &str = "tailscale.com/hostname";
+/// The node's tags, separated by commas.
+pub const TAGS: &str = "tailscale.com/tags";
+/// An address of the tailnet that a Service leads to.
+pub const TAILNET_IP: &str = "tailscale.com/tailnet-ip";
+/// The deprecated name of [`TAILNET_IP`].
+pub const TAILNET_IP_DEPRECATED: &str = "tailscale.com/ts-tailnet-target-ip";
+/// A name of the tailnet that a Service leads to.
+pub const TAILNET_FQDN: &str = "tailscale.com/tailnet-fqdn";
+
+/// The load-balancer class of Services that are exposed.
+pub const LOAD_BALANCER_CLASS: &str = "tailscale";
+
+/// On pods, so that they restart when it changes: the address that traffic is led to.
+pub const LAST_CLUSTER_IP: &str = "tailscale.com/operator-last-set-cluster-ip";
+/// The same, for a DNS name.
+pub const LAST_CLUSTER_DNS_NAME: &str = "tailscale.com/operator-last-set-cluster-dns-name";
+/// The same, for an address of the tailnet.
+pub const LAST_TAILNET_IP: &str = "tailscale.com/operator-last-set-ts-tailnet-target-ip";
+/// The same, for a name of the tailnet.
+pub const LAST_TAILNET_FQDN: &str = "tailscale.com/operator-last-set-ts-tailnet-target-fqdn";
+
+/// On metrics Services: the StatefulSet that is measured.
+pub const METRICS_TARGET: &str = "tailscale.com/metrics-target";
+/// On metrics Services: what kind of proxy is measured.
+pub const METRICS_PROXY_TYPE: &str = "ts_proxy_type";
+/// On metrics Services: what the proxy was made for.
+pub const METRICS_PARENT_NAME: &str = "ts_proxy_parent_name";
+/// On metrics Services: the namespace of what the proxy was made for, if it has one.
+pub const METRICS_PARENT_NAMESPACE: &str = "ts_proxy_parent_namespace";
+/// On metrics Services: the name of the Prometheus job.
+pub const METRICS_JOB: &str = "ts_prom_job";
+
+/// Labels that a ProxyClass cannot change.
+pub const MANAGED_LABELS: [&str; 5] = [MANAGED, PARENT_KIND, PARENT_NAME, PARENT_NAMESPACE, APP];
+/// Annotations that a ProxyClass cannot change.
+pub const MANAGED_ANNOTATIONS: [&str; 4] =
+    [LAST_CLUSTER_IP, LAST_CLUSTER_DNS_NAME, LAST_TAILNET_IP, LAST_TAILNET_FQDN];
+
+/// The kinds of things that have a proxy of their own.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum ParentKind {
+    /// A Service.
+    Service,
+    /// An Ingress.
+    Ingress,
+    /// A Connector.
+    Connector,
+}
+
+impl ParentKind {
+    /// The value of [`PARENT_KIND`].
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Service => "svc",
+            Self::Ingress => "ingress",
+            Self::Connector => "connector",
+        }
+    }
+}
+
+/// What a proxy was made for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Parent {
+    /// Its kind.
+    pub kind: ParentKind,
+    /// Its namespace; empty for what has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Parent {
+    /// The labels of every object that was made for it. They find those objects again, those of upstream's operator too.
+    pub fn child_labels(&self) -> Labels {
+        labels([
+            (MANAGED, "true"),
+            (PARENT_KIND, self.kind.label()),
+            (PARENT_NAME, &self.name),
+            (PARENT_NAMESPACE, &self.namespace),
+        ])
+    }
+}
+
+/// A map of labels or annotations.
+pub fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// A label selector that finds what has all of these.
+pub fn selector(labels: &Labels) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
+/// Whether an object has all of these labels.
+pub fn has(object: Option<&Labels>, wanted: &Labels) -> bool {
+    wanted.iter().all(|(key, value)| object.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_of_a_connector_have_an_empty_namespace_and_are_not_found_without_it() {
+        let parent = Parent {
+            kind: ParentKind::Connector,
+            namespace: String::new(),
+            name: "prod".into(),
+            uid: "u".into(),
+        };
+        let labels = parent.child_labels();
+        assert_eq!(
+            selector(&labels),
+            "tailscale.com/managed=true,tailscale.com/parent-resource=prod,tailscale.com/parent-resource-ns=,\
+             tailscale.com/parent-resource-type=connector"
+        );
+        let mut without = labels.clone();
+        without.remove(PARENT_NAMESPACE);
+        assert!(
+            has(Some(&labels), &labels) && !has(Some(&without), &labels) && !has(None, &labels)
+        );
+    }
+}
