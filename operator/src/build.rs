@@ -1,1 +1,16 @@
 //! From what is valid to objects: pure, cannot fail.
+
+mod access;
+mod config;
+mod environment;
+pub mod metrics;
+mod overlay;
+mod pod;
+mod proxy;
+mod secret;
+mod stateful_set;
+
+pub use self::{
+    config::auth_key,
+    proxy::{Duty, Node, Objects, Proxy, ProxyType, Routes, objects, secret_name},
+};

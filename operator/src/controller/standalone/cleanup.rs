@@ -1,0 +1,92 @@
+//! The end of a proxy: pods first, then their devices, then what they used.
+
+use std::fmt::Debug;
+
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        apps::v1::StatefulSet,
+        core::v1::{Secret, Service, ServiceAccount},
+        rbac::v1::{Role, RoleBinding},
+    },
+};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams},
+};
+use serde::de::DeserializeOwned;
+
+use super::device_info;
+use crate::{
+    build::metrics,
+    context::Context,
+    error::{Error, ResultExt as _},
+    label::{self, Parent},
+    tailnet_api::TailnetApi,
+};
+
+/// Whether nothing is left.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::controller) enum Done {
+    /// Nothing is.
+    Yes,
+    /// Pods are ending.
+    NotYet,
+}
+
+/// Goes one step on. A pod that still runs would log in again with the state of a device that was deleted, so its end is
+/// waited for. What is there is asked of the API server: a cache that lags would leave a device behind.
+pub(in crate::controller) async fn clean_up(
+    context: &Context,
+    tailnet: &dyn TailnetApi,
+    parent: &Parent,
+) -> Result<Done, Error> {
+    let namespace = &context.settings.namespace;
+    let client = || context.client.clone();
+    let labels = label::selector(&parent.child_labels());
+    let all = ListParams::default().labels(&labels);
+    let sets: Api<StatefulSet> = Api::namespaced(client(), namespace);
+    let what = || format!("list StatefulSets of {labels} in {namespace}");
+    let found = sets.list(&all).await.doing(what)?.items;
+    if !found.is_empty() {
+        for set in found.iter().filter(|set| set.metadata.deletion_timestamp.is_none()) {
+            let name = set.name_any();
+            let what = || format!("delete StatefulSet {namespace}/{name}");
+            match sets.delete(&name, &DeleteParams::foreground()).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                outcome => drop(outcome.doing(what)?),
+            }
+        }
+        return Ok(Done::NotYet);
+    }
+    let secrets: Api<Secret> = Api::namespaced(client(), namespace);
+    let what = || format!("list Secrets of {labels} in {namespace}");
+    let secrets = secrets.list(&all).await.doing(what)?.items;
+    for device in secrets.iter().filter_map(device_info) {
+        tailnet.delete_device(&device.id).await?;
+        tracing::info!(device = %device.id, parent = %parent.name, "deleted a device");
+    }
+    // Services of egress ProxyGroups have the labels of these and more.
+    let own = format!("{labels},!{}", label::PROXY_GROUP);
+    delete_all::<Secret>(context, &labels).await?;
+    delete_all::<Service>(context, &own).await?;
+    delete_all::<Service>(context, &label::selector(&metrics::selector(parent))).await?;
+    delete_all::<RoleBinding>(context, &labels).await?;
+    delete_all::<Role>(context, &labels).await?;
+    delete_all::<ServiceAccount>(context, &labels).await?;
+    Ok(Done::Yes)
+}
+
+async fn delete_all<K>(context: &Context, selector: &str) -> Result<(), Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+{
+    let namespace = &context.settings.namespace;
+    let api: Api<K> = Api::namespaced(context.client.clone(), namespace);
+    let these = ListParams::default().labels(selector);
+    let what = || format!("delete every {} of {selector} in {namespace}", K::kind(&()));
+    api.delete_collection(&DeleteParams::default(), &these).await.map(drop).doing(what)
+}
