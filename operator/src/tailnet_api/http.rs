@@ -2,17 +2,19 @@
 //!
 //! hyper's pooled client over rustls: both are in every Kubernetes client already, so this adds no crate; reqwest would.
 
+mod failure;
+
 use std::{
     fs,
     path::Path,
-    sync::Arc,
-    time::{Duration, SystemTime},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use backon::{ExponentialBuilder, Retryable as _};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
-    HeaderMap, Method, Request, StatusCode, Uri,
+    Method, Request, Uri,
     body::Bytes,
     header::{self, HeaderName, HeaderValue},
 };
@@ -27,11 +29,13 @@ use rustls::{
 };
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::de::DeserializeOwned;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     Error, Failure,
     settings::{Patience, SettingsError},
 };
+use failure::{failure, retry_after, unavailable};
 
 /// What the API is told who asks: upstream's name, as its operators of tailnets may filter by it.
 const USER_AGENT: &str = "tailscale-k8s-operator";
@@ -42,12 +46,19 @@ const LARGEST: usize = 128 << 20;
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// How many requests are under way at once, each on a connection of its own. A thousand Services at a start are not to
+/// be a thousand connections.
+const AT_ONCE: usize = 16;
+
 /// A control server's HTTP side.
 #[derive(Debug)]
 pub(super) struct Http {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     server: String,
     patience: Patience,
+    gate: Semaphore,
+    /// Until when the server wants to hear nothing, from anyone here.
+    quiet: Mutex<Option<Instant>>,
 }
 
 /// What is asked.
@@ -138,7 +149,13 @@ impl Http {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
             .build(connector);
-        Ok(Self { client, server: server.trim_end_matches('/').to_owned(), patience })
+        Ok(Self {
+            client,
+            server: server.trim_end_matches('/').to_owned(),
+            patience,
+            gate: Semaphore::new(AT_ONCE),
+            quiet: Mutex::default(),
+        })
     }
 
     /// The server's address, without a slash at its end.
@@ -181,7 +198,8 @@ impl Http {
             // No pause ends the repetitions: a longer one is the caller's to make.
             .adjust(|lost, pause| match retry_after(&lost.failure) {
                 Some(asked) if asked > longest_pause => None,
-                Some(asked) => pause.map(|pause| pause.max(asked)),
+                // Added, not the longer of both: those who were sent away together do not come back together.
+                Some(asked) => pause.map(|pause| asked + pause),
                 None => pause,
             })
             .await
@@ -192,6 +210,11 @@ impl Http {
         let request = self
             .request(ask, bearer)
             .map_err(|problem| Lost { failure: Failure::Invalid(problem.into()), repeat: false })?;
+        let _turn = self.gate.acquire().await.ok();
+        if let Some(rest) = self.quiet_for() {
+            let failure = Failure::RateLimited { retry_after: Some(rest) };
+            return Err(Lost { failure, repeat: true });
+        }
         let response = match self.client.request(request).await {
             Ok(response) => response,
             Err(error) => {
@@ -211,6 +234,9 @@ impl Http {
             return Ok(Answer { etag: etag.map(str::to_owned), body });
         }
         let failure = failure(head.status, &head.headers, &body);
+        if let Failure::RateLimited { retry_after: Some(asked) } = failure {
+            self.keep_quiet(asked);
+        }
         let repeat = match failure {
             // Refused before anything was done.
             Failure::RateLimited { .. } => true,
@@ -218,6 +244,17 @@ impl Http {
             _ => false,
         };
         Err(Lost { failure, repeat })
+    }
+
+    /// How long the server still wants to hear nothing.
+    fn quiet_for(&self) -> Option<Duration> {
+        let until = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        until?.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
+    }
+
+    fn keep_quiet(&self, asked: Duration) {
+        let mut until = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = (*until).max(Some(Instant::now() + asked));
     }
 
     fn request(
@@ -282,64 +319,20 @@ fn tls(authorities: Option<&Path>) -> Result<ClientConfig, SettingsError> {
         .with_no_client_auth())
 }
 
-/// The kind of failure that an answer is.
-fn failure(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Failure {
-    let message = message(body);
-    let said = |message: String| format!("{}: {message}", status.as_u16()).into();
-    let retry_after = headers.get(header::RETRY_AFTER).and_then(|v| pause(v, SystemTime::now()));
-    match status {
-        StatusCode::NOT_FOUND => Failure::NotFound,
-        StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED => Failure::Conflict(said(message)),
-        StatusCode::UNAUTHORIZED => Failure::Unauthorized(said(message)),
-        StatusCode::FORBIDDEN => Failure::Forbidden(said(message)),
-        StatusCode::TOO_MANY_REQUESTS => Failure::RateLimited { retry_after },
-        _ if status.is_server_error() => {
-            Failure::Unavailable { problem: said(message), retry_after }
-        }
-        _ if status.is_redirection() => Failure::Malformed(said("a redirection".to_owned())),
-        _ => Failure::Invalid(said(message)),
-    }
-}
-
-/// What the server says of itself: `message` of a JSON object, else the text; one line, cut.
-fn message(body: &[u8]) -> String {
-    let object: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let told = object.as_ref().and_then(|o| o.get("message")?.as_str());
-    let text = told.map_or_else(|| String::from_utf8_lossy(body), Into::into);
-    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line: String = line.chars().filter(|c| !c.is_control()).take(300).collect();
-    if line.is_empty() { "no reason given".to_owned() } else { line }
-}
-
-/// `Retry-After`: seconds or a date.
-fn pause(value: &HeaderValue, now: SystemTime) -> Option<Duration> {
-    let text = value.to_str().ok()?.trim();
-    let seconds = text.parse().ok().map(Duration::from_secs);
-    seconds.or_else(|| {
-        let until = httpdate::parse_http_date(text).ok()?;
-        Some(until.duration_since(now).unwrap_or_default())
-    })
-}
-
-fn retry_after(failure: &Failure) -> Option<Duration> {
-    match failure {
-        Failure::RateLimited { retry_after } | Failure::Unavailable { retry_after, .. } => {
-            *retry_after
-        }
-        _ => None,
-    }
-}
-
-/// The error with its causes: the outermost alone says no more than "client error".
-fn unavailable(error: &(dyn std::error::Error + 'static)) -> Failure {
-    let mut problem = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        problem = format!("{problem}: {cause}");
-        source = cause.source();
-    }
-    Failure::Unavailable { problem: problem.into(), retry_after: None }
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::{Http, Patience, SettingsError};
+
+    #[test]
+    fn authorities_that_cannot_be_used_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ca.pem");
+        let make = || Http::new("https://a.example", Some(&path), Patience::default()).unwrap_err();
+        assert!(matches!(make(), SettingsError::Authorities { path: named, .. } if named == path));
+        std::fs::write(&path, "nothing").unwrap();
+        assert!(make().to_string().contains("no certificate in it"));
+        std::fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+            .unwrap();
+        assert!(matches!(make(), SettingsError::Authorities { .. }));
+    }
+}

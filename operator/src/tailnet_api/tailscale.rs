@@ -7,8 +7,8 @@ use hyper::header::{ACCEPT, HeaderValue, IF_MATCH};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{
-    AuthKey, ControlServer, Deleted, Device, DeviceId, Error, Failure, KeyInfo, KeyRequest, Policy,
-    ServiceName, TailnetApi, VipService,
+    AuthKey, ControlServer, Deleted, Device, DeviceId, Error, Failure, Feature, KeyInfo,
+    KeyRequest, Policy, ServiceName, TailnetApi, VipService,
     http::{Answer, Ask, Http},
     settings::Credentials,
     token::Tokens,
@@ -87,7 +87,7 @@ impl Tailscale {
         match self.ask(required(ask, there.as_ref())?).await {
             // A repetition of a request that was done is refused: the version is a new one by then.
             Ok(_) | Err(Failure::Conflict(_)) => {}
-            Err(failure) => return Err(failure),
+            Err(failure) => return offered(Feature::VipServices, Err(failure)),
         }
         // The API at Tailscale has no preconditions: whoever wrote at the same time is found out here.
         match self.read_service(name).await? {
@@ -123,6 +123,15 @@ fn required(ask: Ask, there: Option<&VipService>) -> Result<Ask, Failure> {
     let value = HeaderValue::from_str(version)
         .map_err(|_| Failure::Malformed("an ETag that no header may have".into()))?;
     Ok(ask.header(IF_MATCH, value))
+}
+
+/// A path without a name of ours in it that is not there belongs to what the server does not have: others speak this API
+/// too, in part.
+fn offered<T>(feature: Feature, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    outcome.map_err(|failure| match failure {
+        Failure::NotFound => Failure::Unsupported(feature),
+        other => other,
+    })
 }
 
 /// What is not there is deleted.
@@ -182,7 +191,8 @@ impl TailnetApi for Tailscale {
 
     async fn vip_services(&self) -> Result<Vec<VipService>, Error> {
         let ask = Ask::get(format!("{TAILNET}/vip-services"));
-        let work = async { wire::services(&self.ask(ask).await?.body) };
+        let work =
+            async { wire::services(&offered(Feature::VipServices, self.ask(ask).await)?.body) };
         self.http.call("list Tailscale Services", work).await
     }
 
@@ -209,7 +219,7 @@ impl TailnetApi for Tailscale {
         let ask = Ask::get(format!("{TAILNET}/acl"))
             .header(ACCEPT, HeaderValue::from_static("application/hujson"));
         let work = async {
-            let answer = self.ask(ask).await?;
+            let answer = offered(Feature::Policy, self.ask(ask).await)?;
             let text = String::from_utf8_lossy(&answer.body).into_owned();
             Ok(Policy { text, version: answer.etag })
         };

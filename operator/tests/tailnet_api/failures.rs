@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use operator::tailnet_api::{DeviceId, Failure, KeyRequest, Patience, Retry, Settings};
+use futures::future::join_all;
+use operator::tailnet_api::{
+    DeviceId, Failure, Feature, KeyRequest, Patience, Retry, Settings, VipService,
+};
 use proxy_testbed::tailnet::Fault;
 
-use crate::bed::{Bed, DELETE_DEVICE, DEVICES, MAKE_KEY};
+use crate::bed::{Bed, DELETE_DEVICE, DEVICES, MAKE_KEY, PUT_SERVICE};
 
 #[test]
 fn a_passing_failure_of_a_repeatable_call_is_not_seen() {
@@ -51,16 +54,62 @@ fn a_lasting_failure_is_told_after_a_bounded_number_of_calls() {
 }
 
 #[test]
-fn a_long_pause_is_the_callers() {
+fn a_long_pause_is_the_callers_and_holds_for_all() {
     kernel_or_skip!();
     let bed = Bed::new();
     bed.run(async |api| {
-        for status in [429, 503] {
-            bed.start_counting();
-            bed.plan(DEVICES, 1, &Fault::Status(status, "3600"));
-            let error = api.devices().await.unwrap_err();
-            assert_eq!(error.retry(), Retry::After(Duration::from_hours(1)), "{error}");
-            assert_eq!(bed.counted([DEVICES]), [1]);
+        bed.plan(DEVICES, 1, &Fault::Status(503, "3600"));
+        let error = api.devices().await.unwrap_err();
+        assert_eq!(error.retry(), Retry::After(Duration::from_hours(1)), "{error}");
+        assert_eq!(bed.counted([DEVICES]), [1]);
+        bed.plan(DEVICES, 1, &Fault::Status(429, "3600"));
+        let error = api.devices().await.unwrap_err();
+        assert_eq!(error.retry(), Retry::After(Duration::from_hours(1)), "{error}");
+        // Whoever asks next is told without asking the server.
+        let error = api.delete_device(&DeviceId::new("n1CNTRL")).await.unwrap_err();
+        let Retry::After(rest) = error.retry() else { panic!("{error}") };
+        assert!(rest > Duration::from_mins(59) && rest < Duration::from_hours(1), "{rest:?}");
+        assert_eq!(bed.counted([DEVICES, DELETE_DEVICE]), [1, 0]);
+    });
+}
+
+#[test]
+fn requests_under_way_are_bounded() {
+    kernel_or_skip!();
+    let bed = Bed::new();
+    let patience = Patience { call: Duration::from_secs(2), ..Patience::default() };
+    bed.with(Settings { patience, ..bed.oauth() }, async |api| {
+        api.policy().await.unwrap();
+        bed.plan(DEVICES, 100, &Fault::Silence);
+        let asked = join_all((0..40).map(|_| api.devices())).await;
+        assert!(asked.iter().all(Result::is_err));
+        assert_eq!(bed.counted([DEVICES]), [16]);
+        // Those who have given up have given back their turn.
+        bed.tailnet.clear_faults().unwrap();
+        api.devices().await.unwrap();
+    });
+}
+
+#[test]
+fn what_a_server_of_the_same_api_does_not_have_is_named() {
+    kernel_or_skip!();
+    let bed = Bed::new();
+    bed.run(async |api| {
+        for (call, feature) in [
+            ("GET /api/v2/tailnet/-/vip-services", Feature::VipServices),
+            (PUT_SERVICE, Feature::VipServices),
+            ("GET /api/v2/tailnet/-/acl", Feature::Policy),
+        ] {
+            bed.plan(call, 1, &Fault::Status(404, ""));
+            let web = VipService::new("svc:web".parse().unwrap());
+            let error = match feature {
+                Feature::Policy => api.policy().await.unwrap_err(),
+                Feature::VipServices if call == PUT_SERVICE => {
+                    api.put_vip_service(&web, None).await.unwrap_err()
+                }
+                Feature::VipServices => api.vip_services().await.unwrap_err(),
+            };
+            assert_eq!(error.failure, Failure::Unsupported(feature));
         }
     });
 }

@@ -5,8 +5,8 @@ use hyper::{
     header::{HeaderValue, RETRY_AFTER},
 };
 
-use super::{Failure, Http, failure, message, pause};
-use crate::tailnet_api::settings::{Patience, SettingsError};
+use super::{failure, message, pause};
+use crate::tailnet_api::Failure;
 
 #[test]
 fn a_pause_is_seconds_or_a_date() {
@@ -15,6 +15,7 @@ fn a_pause_is_seconds_or_a_date() {
     assert_eq!(read("120"), Some(Duration::from_mins(2)));
     assert_eq!(read("Sun, 09 Sep 2001 01:46:50 GMT"), Some(Duration::from_secs(10)));
     assert_eq!(read("Sun, 09 Sep 2001 01:46:30 GMT"), Some(Duration::ZERO), "has passed");
+    assert_eq!(read("99999999"), Some(Duration::from_hours(1)));
     assert_eq!(read("-1"), None);
     assert_eq!(read("soon"), None);
 }
@@ -51,17 +52,4 @@ fn each_status_has_its_kind() {
     let retry_after = Some(Duration::from_secs(3));
     assert_eq!(kind(429), Failure::RateLimited { retry_after });
     assert!(matches!(kind(503), Failure::Unavailable { retry_after: Some(_), .. }));
-}
-
-#[test]
-fn authorities_that_cannot_be_used_are_named() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("ca.pem");
-    let make = || Http::new("https://a.example", Some(&path), Patience::default()).unwrap_err();
-    assert!(matches!(make(), SettingsError::Authorities { path: named, .. } if named == path));
-    std::fs::write(&path, "nothing").unwrap();
-    assert!(make().to_string().contains("no certificate in it"));
-    std::fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-        .unwrap();
-    assert!(matches!(make(), SettingsError::Authorities { .. }));
 }
