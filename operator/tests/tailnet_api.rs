@@ -22,5 +22,7 @@ mod devices;
 mod failures;
 #[path = "tailnet_api/headscale.rs"]
 mod headscale;
+#[path = "tailnet_api/identity.rs"]
+mod identity;
 #[path = "tailnet_api/services.rs"]
 mod services;

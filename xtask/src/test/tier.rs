@@ -196,7 +196,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "process", Tier::Process),
     here("proxy", "tailnet", Tier::Namespace).on_a_tailnet_with_kubernetes(),
     here("proxy", "continuity", Tier::Process),
-    here("operator", "tailnet_api", Tier::Namespace).on_a_tailnet(),
+    here("operator", "tailnet_api", Tier::Namespace).on_a_tailnet_with_kubernetes(),
     here("benches", "tailnet", Tier::Process).on_a_tailnet(),
     here("proxy", "localapi", Tier::Namespace).on_a_tailnet(),
     here("proxy", "tailscaled", Tier::Process).on_a_tailnet(),
