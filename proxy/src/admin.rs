@@ -1,6 +1,8 @@
 //! The process's HTTP interface: metrics, status, health, and (for this host only) commands.
 
-use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
+mod bounded;
+
+use std::{os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -17,6 +19,7 @@ use tokio::{
     time,
 };
 
+use self::bounded::{Bounded, Peer};
 use crate::{
     data_path::Kind,
     explain,
@@ -47,8 +50,8 @@ pub async fn listen(
     tcp: TcpListener,
     unix: Option<UnixListener>,
 ) -> std::io::Result<()> {
-    let over_tcp = router.clone().into_make_service_with_connect_info::<SocketAddr>();
-    let tcp = axum::serve(tcp, over_tcp);
+    let over_tcp = router.clone().into_make_service_with_connect_info::<Peer>();
+    let tcp = axum::serve(Bounded::new(tcp), over_tcp);
     match unix {
         Some(unix) => {
             let unix = axum::serve(unix, router.into_make_service());
@@ -101,8 +104,8 @@ pub fn router(shared: Arc<Shared>) -> Router {
 
 /// Over the Unix socket there is no address, and the file's mode has decided already.
 async fn this_host_only(request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    if peer.is_some_and(|peer| !peer.0.ip().to_canonical().is_loopback()) {
+    let peer = request.extensions().get::<ConnectInfo<Peer>>();
+    if peer.is_some_and(|peer| !peer.0.0.ip().to_canonical().is_loopback()) {
         return (StatusCode::FORBIDDEN, "only from this host\n").into_response();
     }
     next.run(request).await

@@ -41,7 +41,7 @@ impl Worker {
         match prepared {
             Ok(path) => self.prepared = Some(path),
             Err(error) => {
-                tracing::debug!(data_path = %kind, error = select::chain(&error), "not prepared")
+                tracing::debug!(data_path = %kind, error = select::chain(&error), "not prepared");
             }
         }
         memory::give_back();

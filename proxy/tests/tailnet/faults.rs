@@ -134,7 +134,10 @@ fn an_agent_that_is_killed_leaves_a_node_that_the_next_one_is() {
 }
 
 /// Between two rounds of traffic meanwhile.
-pub(crate) const PACE: Duration = Duration::from_millis(500);
+#[expect(clippy::disallowed_methods, reason = "the pace of the traffic; nothing is waited for")]
+pub(crate) fn pace() {
+    std::thread::sleep(Duration::from_millis(500));
+}
 
 /// How long servers are gone: some seconds, or what `SLUICE_OUTAGE_SECONDS` says (ten minutes were seen to hold).
 pub(crate) fn outage() -> Duration {
@@ -169,7 +172,7 @@ fn without_the_control_server_traffic_flows() {
             exchange(&peer.underlay.namespace, *at).unwrap();
             kept.echo(10_000).unwrap();
         }
-        std::thread::sleep(PACE);
+        pace();
     }
     for (pod, _, _) in &pods {
         assert_eq!(pod.status().unwrap()["ready"], true);

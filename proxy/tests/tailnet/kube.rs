@@ -18,7 +18,7 @@ use proxy_testbed::{
 use serde_json::{Value, json};
 
 use crate::{
-    faults::{PACE, outage},
+    faults::{outage, pace},
     pod::{CHANGE, Place, Pod, START, Servers, exchange},
 };
 
@@ -155,7 +155,7 @@ fn an_api_server_that_is_away_stops_no_traffic_and_is_told() {
     while Instant::now() < end {
         kept.echo(10_000).unwrap();
         exchange(&peer.underlay.namespace, at).unwrap();
-        std::thread::sleep(PACE);
+        pace();
     }
     let id = tailnet.find("pod-0").unwrap().id;
     let moved: [std::net::IpAddr; 2] =

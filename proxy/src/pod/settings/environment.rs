@@ -68,7 +68,13 @@ impl<'a> Environment<'a> {
 
     pub(super) fn address(&mut self, variable: &'static str) -> Option<IpAddr> {
         let value = self.text(variable)?;
-        self.parse(variable, value, |value| Problem::NotAnAddress { value })
+        let address: IpAddr =
+            self.parse(variable, value, |value| Problem::NotAnAddress { value })?;
+        if address.is_unspecified() || address.is_multicast() {
+            self.error(variable, Problem::NotAHost { value: address.to_string() });
+            return None;
+        }
+        Some(address)
     }
 
     pub(super) fn listener(&mut self, variable: &'static str) -> Option<SocketAddr> {

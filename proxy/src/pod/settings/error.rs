@@ -24,6 +24,12 @@ pub enum Problem {
         /// What it says.
         value: String,
     },
+    /// An address that stands for many, or for none.
+    #[error("`{value}` is not the address of one host: use one such as 10.0.0.10 or 2001:db8::10")]
+    NotAHost {
+        /// What it says.
+        value: String,
+    },
     /// No address with a port.
     #[error("`{value}` is not an address with a port: use one such as 0.0.0.0:9002 or [::]:9002")]
     NotAnAddressAndPort {

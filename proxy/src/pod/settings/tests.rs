@@ -63,6 +63,8 @@ fn each_bad_combination_is_one_error() {
     let cases = [
         ("TS_DEST_IP=10.0.0.1\nTS_EXPERIMENTAL_DEST_DNS_NAME=a.b", "TS_EXPERIMENTAL_DEST_DNS_NAME"),
         ("TS_TAILNET_TARGET_IP=100.64.0.1\nTS_TAILNET_TARGET_FQDN=a.b", "TS_TAILNET_TARGET_FQDN"),
+        ("TS_DEST_IP=0.0.0.0", "TS_DEST_IP: `0.0.0.0` is not the address of one host"),
+        ("TS_TAILNET_TARGET_IP=ff02::1", "TS_TAILNET_TARGET_IP: `ff02::1`"),
         ("TS_ID_TOKEN=a", "TS_ID_TOKEN"),
         ("TS_AUDIENCE=a", "TS_AUDIENCE"),
         ("TS_CLIENT_ID=i\nTS_ID_TOKEN=a\nTS_CLIENT_SECRET=b", "TS_ID_TOKEN"),
