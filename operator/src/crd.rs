@@ -1,8 +1,9 @@
 //! The kinds of `tailscale.com/v1alpha1`, one a file: types and documentation, no logic.
 //!
 //! A type accepts every object that its schema accepts: one object that cannot be read would hide all others of its kind
-//! from a watch. What the schema does not bound (node ports, for one) is therefore wide here and checked by the controller.
-//! Optional lists and maps are empty when absent, because the two mean the same in every one of them.
+//! from a watch. What the schema does not bound (node ports, for one) is therefore wide here and checked by the
+//! controller, and the schema bounds what is narrow here. Optional lists and maps are empty when absent, because the two
+//! mean the same in every one of them.
 
 #![expect(
     clippy::duplicated_attributes,

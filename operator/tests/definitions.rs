@@ -11,6 +11,20 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds")
 }
 
+/// Bounds are floating-point numbers, all of them whole.
+fn write_whole_numbers_without_fraction(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let whole = number.as_f64().unwrap() as i64;
+            assert_eq!(Some(whole as f64), number.as_f64());
+            *value = whole.into();
+        }
+        Value::Array(items) => items.iter_mut().for_each(write_whole_numbers_without_fraction),
+        Value::Object(all) => all.values_mut().for_each(write_whole_numbers_without_fraction),
+        _ => {}
+    }
+}
+
 #[test]
 fn the_files_are_up_to_date() {
     let folder = folder();
@@ -21,7 +35,9 @@ fn the_files_are_up_to_date() {
     let mut wanted = Vec::new();
     for definition in definitions() {
         let name = format!("tailscale.com_{}.yaml", definition.spec.names.plural);
-        let text = serde_saphyr::to_string(&definition).unwrap();
+        let mut value = serde_json::to_value(&definition).unwrap();
+        write_whole_numbers_without_fraction(&mut value);
+        let text = serde_saphyr::to_string(&value).unwrap();
         let path = folder.join(&name);
         if update {
             fs::write(&path, &text).unwrap();

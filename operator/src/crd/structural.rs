@@ -49,6 +49,11 @@ fn finish(schema: &mut JSONSchemaProps) {
         Some("uint32" | "uint64") => schema.format = Some("int64".to_owned()),
         _ => {}
     }
+    if schema.format.as_deref() == Some("int32") {
+        // An API server does not hold numbers to their formats: without bounds it would store what nobody can read.
+        schema.minimum.get_or_insert(i32::MIN.into());
+        schema.maximum.get_or_insert(i32::MAX.into());
+    }
     if schema.x_kubernetes_int_or_string == Some(true) {
         // In the one form that structural schemas may have it; kube's transforms take the types away.
         schema.any_of = Some(["integer", "string"].map(of_type).to_vec());
