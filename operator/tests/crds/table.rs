@@ -140,6 +140,9 @@ pub(crate) const CASES: &[Case] = &[
     refuse(35, CONNECTOR, "{exitNode: true, replicas: 3000000000}", "spec.replicas"),
     refuse(35, CLASS, "{statefulSet: {pod: {topologySpreadConstraints: [{maxSkew: 3000000000, topologyKey: a, whenUnsatisfiable: b}]}}}",
         "spec.statefulSet.pod.topologySpreadConstraints[0].maxSkew"),
+    refuse(35, CLASS, "{staticEndpoints: {nodePort: {ports: [{port: 10000000000000000000}]}}}", "spec.staticEndpoints.nodePort.ports[0].port"),
+    refuse(35, CLASS, "{statefulSet: {pod: {securityContext: {runAsUser: 1.0e+30}}}}", "spec.statefulSet.pod.securityContext.runAsUser"),
+    accept(35, CLASS, "{statefulSet: {pod: {securityContext: {runAsUser: 2.0}}}}"),
     // What nobody has said is said by leaving it out, in Helm charts by null.
     accept(36, CONNECTOR, "{exitNode: true, tags: null, hostname: null, subnetRouter: null}"),
     accept(36, CLASS, "{statefulSet: {labels: null, pod: {tolerations: null, affinity: null, imagePullSecrets: null}}}"),

@@ -166,6 +166,7 @@ const TARGETS: &[Target] = &[
     here("xtask", "tasks", Tier::Unit),
     here("proxy-rules", "config", Tier::Golden),
     here("operator", "definitions", Tier::Golden),
+    here("operator", "readable", Tier::Property),
     here("operator", "crds", Tier::Namespace).with_kubernetes(),
     here("proxy-testbed", "topology", Tier::Namespace),
     here("proxy-testbed", "tailnet", Tier::Namespace).on_a_tailnet(),
