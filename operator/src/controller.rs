@@ -1,17 +1,39 @@
 //! One controller a kind.
 
-pub mod service;
+mod connector;
+mod service;
 mod standalone;
 mod trigger;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
 
 use crate::context::Context;
 
-/// Runs all controllers until it is told to stop, and what they are doing then is done.
+/// How long reconciliations may go on once it is time to stop; the kubelet waits for 30 seconds.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// Runs all controllers until it is told to stop. What they are doing then is done, if it can be done soon.
 pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 'static) {
     let stop = stop.shared();
-    service::run(context, stop).await;
+    tokio::select! {
+        () = context.cache.wait_until_ready() => {}
+        () = stop.clone() => return,
+    }
+    tracing::info!("what is there is known");
+    let all = async {
+        tokio::join!(
+            service::run(Arc::clone(&context), stop.clone()),
+            connector::run(Arc::clone(&context), stop.clone()),
+        )
+    };
+    let late = async {
+        stop.clone().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        _ = all => {}
+        () = late => tracing::warn!("what was being reconciled is left as it is"),
+    }
 }

@@ -85,6 +85,11 @@ impl ParentKind {
             Self::Connector => "connector",
         }
     }
+
+    /// Whether such things are in a namespace.
+    pub fn has_namespace(self) -> bool {
+        !matches!(self, Self::Connector)
+    }
 }
 
 /// What a proxy was made for.

@@ -1,5 +1,83 @@
 //! The `sluice-operator` program.
 
-fn main() -> std::process::ExitCode {
-    std::process::ExitCode::FAILURE
+use std::{io::Write as _, net::SocketAddr, process::ExitCode, sync::Arc};
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use futures::FutureExt as _;
+use operator::{
+    context::{Context, Settings},
+    controller, health,
+    tailnet_api::{self, Registry},
+    telemetry::{self, Logging},
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+};
+
+/// Connects a Kubernetes cluster and tailnets: makes the proxies that Services, Ingresses and Connectors ask for.
+///
+/// The control server and the credentials for it are read from the environment, as upstream's operator does:
+/// OPERATOR_LOGIN_SERVER, and CLIENT_ID_FILE with CLIENT_SECRET_FILE (an OAuth client), CLIENT_ID (workload identity) or
+/// HEADSCALE_API_KEY_FILE.
+#[derive(Debug, Parser)]
+#[command(name = "sluice-operator", version)]
+struct Args {
+    #[command(flatten)]
+    settings: Settings,
+    /// Where /healthz, /readyz and /metrics are served.
+    #[arg(long, env = "OPERATOR_LISTEN", default_value = "[::]:9002")]
+    listen: SocketAddr,
+    /// info or debug, as JSON, or dev, for people. Anything else is info.
+    #[arg(long, env = "OPERATOR_LOGGING", default_value = "info")]
+    logging: String,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    telemetry::start(Logging::from(args.logging.as_str()));
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "sluice-operator: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[tokio::main]
+async fn run(args: Args) -> Result<()> {
+    let tailnet = tailnet_api::Settings::from_variables(|name| std::env::var(name).ok())?;
+    let registry = Registry::new(tailnet.connect()?);
+    let client = kube::Client::try_default().await.context("find the API server")?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("listen at {} (--listen)", args.listen))?;
+    let told = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = stopped(told).shared();
+
+    let context = Arc::new(Context::new(client, args.settings, registry));
+    tracing::info!(namespace = %context.settings.namespace, listen = %args.listen, "started");
+    let health = tokio::spawn(health::serve(listener, Arc::clone(&context), stop.clone()));
+    controller::run(context, stop).await;
+    health.await??;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Until the process is told to end. A second time it ends at once.
+async fn stopped((mut terminate, mut interrupt): (Signal, Signal)) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping: what is being reconciled is done");
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        std::process::exit(1);
+    });
 }

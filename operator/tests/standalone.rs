@@ -2,9 +2,24 @@
 //! etcd and the programs of `cargo xtask testbed`; with SKIP_KERNEL_TESTS=1 it says so and does nothing.
 #![cfg(test)]
 
+macro_rules! kernel_or_skip {
+    () => {
+        if std::env::var_os("SKIP_KERNEL_TESTS").is_some_and(|value| value == "1") {
+            eprintln!("skipped: SKIP_KERNEL_TESTS=1");
+            return;
+        }
+    };
+}
+
 #[path = "standalone/cluster.rs"]
 mod cluster;
+#[path = "standalone/connectors.rs"]
+mod connectors;
+#[path = "standalone/endings.rs"]
+mod endings;
 #[path = "standalone/golden.rs"]
 mod golden;
+#[path = "standalone/process.rs"]
+mod process;
 #[path = "standalone/services.rs"]
 mod services;

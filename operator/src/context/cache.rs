@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::{StreamExt as _, channel::mpsc};
+use futures::{FutureExt as _, StreamExt as _, channel::mpsc};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
@@ -104,6 +104,11 @@ impl Cache {
         let _ = self.roles.wait_until_ready().await;
         let _ = self.bindings.wait_until_ready().await;
         let _ = self.classes.wait_until_ready().await;
+    }
+
+    /// Whether everything has been listed once.
+    pub fn is_ready(&self) -> bool {
+        self.wait_until_ready().now_or_never().is_some()
     }
 
     /// Changes from now on.

@@ -3,25 +3,14 @@
 mod provision;
 mod status;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures::{Future, StreamExt as _};
+use futures::Future;
 use k8s_openapi::api::core::v1::Service;
-use kube::{
-    Api, ResourceExt as _,
-    runtime::{
-        Controller,
-        controller::{self, Action},
-        reflector::ObjectRef,
-        watcher,
-    },
-};
+use kube::{Api, ResourceExt as _, runtime::controller::Action};
 
 use self::status::Outcome;
-use super::{
-    standalone::{Children, Done, clean_up},
-    trigger,
-};
+use super::standalone::{self, Children, Done, Standalone, clean_up};
 use crate::{
     annotation,
     apply::set_finalizer,
@@ -32,56 +21,28 @@ use crate::{
 
 /// Pods tell when they have ended; this is for when that is missed.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
-/// Reconciliations at once.
-const CONCURRENCY: u16 = 8;
 
 /// Runs until it is told to stop.
-pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + Sync + 'static) {
-    context.cache.wait_until_ready().await;
-    let controller = Controller::new(Api::all(context.client.clone()), watcher::Config::default());
-    let options = context.settings.service_options(&context.cluster_domain);
-    let default = context.settings.default_class().map(str::to_owned);
-    let class = move |service: &Service| {
-        let asks = annotation::service(service, &options).is_ok_and(|request| request.is_some());
-        asks.then(|| annotation::proxy_class(service, default.as_deref())).flatten()
-    };
-    let changes = trigger::parents(&context, controller.store(), ParentKind::Service, class);
-    let outcomes = controller
-        .with_config(controller::Config::default().concurrency(CONCURRENCY))
-        .reconcile_on(changes)
-        .graceful_shutdown_on(stop)
-        .run(reconcile, retry, context);
-    let mut outcomes = pin!(outcomes);
-    while let Some(outcome) = outcomes.next().await {
-        if let Err(controller::Error::QueueError(error)) = outcome {
-            tracing::warn!(%error, "watching Services goes on later");
-        }
-    }
+pub(super) async fn run(
+    context: Arc<Context>,
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    standalone::run::<Service>(context, stop).await;
 }
 
-fn key(service: &Service) -> String {
-    ObjectRef::from(service).to_string()
-}
+impl Standalone for Service {
+    const KIND: ParentKind = ParentKind::Service;
+    const CONTROLLER: &str = "service";
 
-#[expect(clippy::needless_pass_by_value, reason = "the signature that kube wants")]
-fn retry(service: Arc<Service>, error: &Error, context: Arc<Context>) -> Action {
-    let pause = context.backoffs.after(&key(&service), error.retry());
-    let object = key(&service);
-    if error.is_conflict() {
-        tracing::debug!(object, %error, "somebody changed it meanwhile");
-    } else {
-        tracing::warn!(object, reason = error.reason(), %error, ?pause, "not reconciled");
+    fn class(&self, context: &Context) -> Option<String> {
+        let options = context.settings.service_options(&context.cluster_domain);
+        let asks = annotation::service(self, &options).is_ok_and(|request| request.is_some());
+        asks.then(|| annotation::proxy_class(self, context.settings.default_class())).flatten()
     }
-    pause.map_or_else(Action::await_change, Action::requeue)
-}
 
-async fn reconcile(service: Arc<Service>, context: Arc<Context>) -> Result<Action, Error> {
-    let outcome = Box::pin(step(&service, &context)).await;
-    context.counts.count("service", outcome.as_ref().map_or_else(Error::reason, |_| "Success"));
-    if outcome.is_ok() {
-        context.backoffs.forget(&key(&service));
+    fn step(&self, context: &Context) -> impl Future<Output = Result<Action, Error>> + Send {
+        step(self, context)
     }
-    outcome
 }
 
 async fn step(service: &Service, context: &Context) -> Result<Action, Error> {
@@ -92,16 +53,19 @@ async fn step(service: &Service, context: &Context) -> Result<Action, Error> {
     let parent = parent(service)?;
     let options = context.settings.service_options(&context.cluster_domain);
     let request = annotation::service(service, &options);
-    if service.metadata.deletion_timestamp.is_some() || matches!(request, Ok(None)) {
-        return end(service, context, &parent).await;
-    }
     let outcome = match request {
-        Ok(None) => Ok(Outcome::Nothing),
-        Err(violations) => Ok(Outcome::Invalid(violations.to_string())),
-        Ok(Some(request)) => provision::provision(service, context, &parent, request).await,
+        _ if service.metadata.deletion_timestamp.is_some() => {
+            end(service, context, &parent).await.map(Step::Ended)
+        }
+        Ok(None) => end(service, context, &parent).await.map(Step::Ended),
+        Err(violations) => Ok(Step::Is(Outcome::Invalid(violations.to_string()))),
+        Ok(Some(request)) => {
+            provision::provision(service, context, &parent, request).await.map(Step::Is)
+        }
     };
     match outcome {
-        Ok(outcome) => status::tell(service, context, &outcome).await?,
+        Ok(Step::Ended(action)) => return Ok(action),
+        Ok(Step::Is(outcome)) => status::tell(service, context, &outcome).await?,
         Err(error) => {
             if !error.is_conflict() {
                 status::tell(service, context, &Outcome::Failed(error.to_string())).await?;
@@ -112,17 +76,23 @@ async fn step(service: &Service, context: &Context) -> Result<Action, Error> {
     Ok(Action::await_change())
 }
 
+/// What came of a step.
+enum Step {
+    /// To be told.
+    Is(Outcome),
+    /// Told, if there was anything to tell.
+    Ended(Action),
+}
+
 /// What was made is no longer wanted, or nothing was ever.
 async fn end(service: &Service, context: &Context, parent: &Parent) -> Result<Action, Error> {
     let ours = service.finalizers().iter().any(|own| own == label::FINALIZER);
     let children = Children::find(&context.cache, &context.settings.namespace, parent);
     // The finalizer of a Service on a ProxyGroup is the same one, and kept by whoever serves that.
     let group = annotation::on_proxy_group(service);
-    if children.any() || (ours && !group) {
-        let tailnet = context.tailnets.get("")?;
-        if clean_up(context, &*tailnet, parent).await? == Done::NotYet {
-            return Ok(Action::requeue(LOOK_AGAIN));
-        }
+    let any = children.any() || (ours && !group);
+    if any && clean_up(context, context.tailnets.get(""), parent).await? == Done::NotYet {
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
     if service.metadata.deletion_timestamp.is_none() {
         status::tell(service, context, &Outcome::Nothing).await?;
@@ -139,7 +109,9 @@ fn api(context: &Context, service: &Service) -> Api<Service> {
 }
 
 fn parent(service: &Service) -> Result<Parent, Error> {
-    let uid = service.uid().ok_or_else(|| Error::Incomplete(key(service), "UID"))?;
+    let uid = service
+        .uid()
+        .ok_or_else(|| Error::Incomplete(format!("Service {}", service.name_any()), "UID"))?;
     Ok(Parent {
         kind: ParentKind::Service,
         namespace: service.namespace().unwrap_or_default(),

@@ -4,13 +4,15 @@ mod children;
 mod cleanup;
 mod device;
 mod keys;
+mod run;
 mod write;
 
 pub(super) use self::{
     children::Children,
     cleanup::{Done, clean_up},
-    device::device_info,
+    device::{DeviceInfo, device_info},
     keys::nodes,
+    run::{Standalone, run},
     write::write,
 };
 use crate::{

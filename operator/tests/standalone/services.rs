@@ -10,34 +10,18 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, NAMESPACE, condition, in_cluster},
+    cluster::{NAMESPACE, condition, in_cluster},
     golden,
 };
 
-macro_rules! kernel_or_skip {
-    () => {
-        if std::env::var_os("SKIP_KERNEL_TESTS").is_some_and(|value| value == "1") {
-            eprintln!("skipped: SKIP_KERNEL_TESTS=1");
-            return;
-        }
-    };
-}
-
-fn service(name: &str, annotations: Value, spec: Value) -> Value {
+pub(crate) fn service(name: &str, annotations: Value, spec: Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Service",
         "metadata": { "name": name, "namespace": "shop", "annotations": annotations }, "spec": spec })
 }
 
-fn load_balancer() -> Value {
+pub(crate) fn load_balancer() -> Value {
     json!({ "type": "LoadBalancer", "loadBalancerClass": "tailscale", "allocateLoadBalancerNodePorts": false,
         "clusterIP": "10.96.0.77", "ports": [{ "port": 80 }], "selector": { "app": "web" } })
-}
-
-async fn delete_and_wait(cluster: &Cluster, name: &str) {
-    let set = cluster.stateful_set(name).await.name_any();
-    cluster.delete::<Service>("shop", name).await;
-    cluster.end_pods(&set).await;
-    cluster.wait_gone::<Service>("shop", name).await;
 }
 
 #[test]
@@ -58,7 +42,9 @@ fn a_load_balancer_is_exposed_and_goes_with_its_device() {
         assert_eq!(told[0].0.as_deref(), Some("shop-web.tailnet.ts.net"));
         assert!(told[1].1.as_deref().unwrap().starts_with("100.64."), "{told:?}");
 
-        delete_and_wait(cluster, "web").await;
+        cluster.delete::<Service>("shop", "web").await;
+        cluster.end_pods(&set).await;
+        cluster.wait_gone::<Service>("shop", "web").await;
         assert_eq!(cluster.left().await, Vec::<String>::new());
         let devices = operator::tailnet_api::TailnetApi::devices(&*cluster.tailnet).await.unwrap();
         assert!(devices.is_empty(), "{device} is still there");

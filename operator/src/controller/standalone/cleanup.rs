@@ -1,6 +1,6 @@
 //! The end of a proxy: pods first, then their devices, then what they used.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use k8s_openapi::{
     NamespaceResourceScope,
@@ -22,7 +22,7 @@ use crate::{
     context::Context,
     error::{Error, ResultExt as _},
     label::{self, Parent},
-    tailnet_api::TailnetApi,
+    tailnet_api::{RegistryError, TailnetApi},
 };
 
 /// Whether nothing is left.
@@ -38,7 +38,7 @@ pub(in crate::controller) enum Done {
 /// waited for. What is there is asked of the API server: a cache that lags would leave a device behind.
 pub(in crate::controller) async fn clean_up(
     context: &Context,
-    tailnet: &dyn TailnetApi,
+    tailnet: Result<Arc<dyn TailnetApi>, RegistryError>,
     parent: &Parent,
 ) -> Result<Done, Error> {
     let namespace = &context.settings.namespace;
@@ -62,9 +62,14 @@ pub(in crate::controller) async fn clean_up(
     let secrets: Api<Secret> = Api::namespaced(client(), namespace);
     let what = || format!("list Secrets of {labels} in {namespace}");
     let secrets = secrets.list(&all).await.doing(what)?.items;
-    for device in secrets.iter().filter_map(device_info) {
-        tailnet.delete_device(&device.id).await?;
-        tracing::info!(device = %device.id, parent = %parent.name, "deleted a device");
+    let devices: Vec<_> = secrets.iter().filter_map(device_info).collect();
+    if !devices.is_empty() {
+        // Without devices nobody needs the tailnet, which may be gone before what is in it.
+        let tailnet = tailnet?;
+        for device in devices {
+            tailnet.delete_device(&device.id).await?;
+            tracing::info!(device = %device.id, parent = %parent.name, "deleted a device");
+        }
     }
     // Services of egress ProxyGroups have the labels of these and more.
     let own = format!("{labels},!{}", label::PROXY_GROUP);
