@@ -11,6 +11,8 @@ macro_rules! kernel_or_skip {
     };
 }
 
+#[path = "standalone/adoption.rs"]
+mod adoption;
 #[path = "standalone/cluster.rs"]
 mod cluster;
 #[path = "standalone/connectors.rs"]

@@ -14,6 +14,11 @@ pub fn needs_write(desired: &Value, live: &Value, manager: &str, subresource: &s
     !is_contained(desired, live, false) || !still_wanted(owned, desired)
 }
 
+/// Whether we have ever applied this object.
+pub(super) fn is_applied(live: &Value) -> bool {
+    owned(live, super::FIELD_MANAGER, "").is_some()
+}
+
 /// The fields that the manager owns by applying them.
 fn owned<'a>(live: &'a Value, manager: &str, subresource: &str) -> Option<&'a Map<String, Value>> {
     let text = |entry: &'a Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or("");

@@ -4,13 +4,13 @@ use std::fmt::Debug;
 
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{DynamicObject, Patch, PatchParams},
+    api::{DynamicObject, Patch, PatchParams, PostParams},
     core::NamespaceResourceScope,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::needs_write;
+use super::{difference::is_applied, needs_write};
 use crate::error::{Error, ResultExt as _};
 
 /// Who we are for the API server when it asks who owns a field.
@@ -40,10 +40,34 @@ impl Applier {
             + DeserializeOwned,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
-        match (live, self.is_so(&K::kind(&()), desired, live)?) {
-            (Some(live), true) => Ok(live.clone()),
-            _ => self.patch(&api, &K::kind(&()), desired).await,
+        if let Some(live) = live {
+            if self.is_so(&K::kind(&()), desired, Some(live))? {
+                return Ok(live.clone());
+            }
+            self.take_over(&api, desired, live).await?;
         }
+        self.patch(&api, &K::kind(&()), desired).await
+    }
+
+    /// Leaves nothing of the specification that somebody else wrote before us, upstream's operator above all: applying would
+    /// leave what is theirs, such as a privileged container. Metadata and data stay: they hold what proxies and others keep.
+    async fn take_over<K>(&self, api: &Api<K>, desired: &K, live: &K) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+    {
+        let name = live.name_any();
+        let what = || format!("take over {} {}/{name}", K::kind(&()), self.namespace);
+        let mut next = serde_json::to_value(live).doing(what)?;
+        let wanted = serde_json::to_value(desired).doing(what)?;
+        let Some(spec) = wanted.get("spec").filter(|_| !is_applied(&next)) else { return Ok(()) };
+        if let Some(fields) = next.as_object_mut() {
+            fields.insert("spec".into(), spec.clone());
+        }
+        let next: K = serde_json::from_value(next).doing(what)?;
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
+        api.replace(&name, &params, &next).await.doing(what)?;
+        tracing::info!(kind = %K::kind(&()), name, "taken over");
+        Ok(())
     }
 
     /// The same for a kind without a type.
