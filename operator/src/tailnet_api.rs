@@ -3,6 +3,7 @@
 //! Controllers take an `Arc<dyn TailnetApi>` from the [`Registry`] by the name of a `Tailnet` resource and know no
 //! control server by name. What a server does not offer is [`Failure::Unsupported`], never a silent success.
 
+pub mod answers;
 mod device;
 mod error;
 pub mod fake;

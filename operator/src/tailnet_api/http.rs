@@ -2,7 +2,7 @@
 //!
 //! hyper's pooled client over rustls: both are in every Kubernetes client already, so this adds no crate; reqwest would.
 
-mod failure;
+pub(super) mod failure;
 
 use std::{
     fs,
@@ -70,6 +70,8 @@ pub(super) struct Ask {
     pub(super) body: Bytes,
     /// Whether a second time does the same as once.
     pub(super) repeatable: bool,
+    /// Whether the server may answer 500 for what is not there, and say so in words.
+    pub(super) vague: bool,
 }
 
 /// A 2xx answer. No `Debug`: it may hold a secret.
@@ -92,6 +94,7 @@ impl Ask {
             headers: Vec::new(),
             body: Bytes::new(),
             repeatable: true,
+            vague: false,
         }
     }
 
@@ -108,7 +111,7 @@ impl Ask {
     pub(super) fn post(path: String, body: &serde_json::Value) -> Self {
         let headers = vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         let body = body.to_string().into();
-        Self { method: Method::POST, headers, body, repeatable: false, path }
+        Self { method: Method::POST, headers, body, repeatable: false, ..Self::get(path) }
     }
 
     /// May be repeated.
@@ -233,7 +236,13 @@ impl Http {
             let etag = head.headers.get(header::ETAG).and_then(|value| value.to_str().ok());
             return Ok(Answer { etag: etag.map(str::to_owned), body });
         }
-        let failure = failure(head.status, &head.headers, &body);
+        let mut failure = failure(head.status, &head.headers, &body);
+        if let Failure::Unavailable { problem, .. } = &failure
+            && ask.vague
+            && problem.contains("not found")
+        {
+            failure = Failure::NotFound;
+        }
         if let Failure::RateLimited { retry_after: Some(asked) } = failure {
             self.keep_quiet(asked);
         }
@@ -291,7 +300,7 @@ impl Answer {
 pub(super) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
     let mut reader = serde_json::Deserializer::from_slice(text);
     serde_path_to_error::deserialize(&mut reader)
-        .map_err(|error| Failure::Malformed(error.to_string().into()))
+        .map_err(|error| Failure::Malformed(failure::line(&error.to_string()).into()))
 }
 
 /// Who is trusted: the system's authorities and those of the file.

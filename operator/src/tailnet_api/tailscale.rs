@@ -1,6 +1,6 @@
 //! Tailscale's API v2.
 
-mod wire;
+pub(super) mod wire;
 
 use async_trait::async_trait;
 use hyper::header::{ACCEPT, HeaderValue, IF_MATCH};

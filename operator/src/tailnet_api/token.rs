@@ -16,7 +16,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use super::{
     Failure,
-    http::{Ask, Http},
+    http::{Ask, Http, parse},
     settings::{Credentials, Source},
 };
 
@@ -173,6 +173,7 @@ async fn fetch(http: &Http, form: Form) -> Result<Token, Failure> {
         body: form.body.expose_secret().to_owned().into(),
         // A token that nobody has heard of ends by itself.
         repeatable: true,
+        vague: false,
     };
     let answer = http.ask(&ask, None).await.map_err(|failure| match failure {
         // RFC 6749 answers bad credentials with 400 or 401; with 403 and 404 for identities that are not there.
@@ -180,11 +181,13 @@ async fn fetch(http: &Http, form: Form) -> Result<Token, Failure> {
         Failure::NotFound => Failure::Unauthorized(format!("{} is not there", form.path).into()),
         other => other,
     })?;
-    let granted: Granted = answer.parse()?;
+    let (text, life) = granted(&answer.body)?;
+    Ok(Token { text, until: Instant::now() + life - MARGIN.min(life / 10), form })
+}
+
+/// The access token of an answer and its life, a day at most.
+pub(super) fn granted(text: &[u8]) -> Result<(SecretString, Duration), Failure> {
+    let granted: Granted = parse(text)?;
     let life = Duration::from_secs(granted.expires_in.unwrap_or(UNTOLD).min(24 * 3600));
-    Ok(Token {
-        text: granted.access_token.into(),
-        until: Instant::now() + life - MARGIN.min(life / 10),
-        form,
-    })
+    Ok((granted.access_token.into(), life))
 }

@@ -1,6 +1,12 @@
 //! A tailnet, and a client of its API in the namespace that the control server is in.
 
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    io::Write,
+    path::PathBuf,
+    sync::{Arc, LazyLock, Mutex},
+    time::Duration,
+};
 
 use operator::tailnet_api::{Credentials, Patience, Settings, Source, TailnetApi};
 use proxy_testbed::{Tailnet, tailnet::Fault};
@@ -26,6 +32,7 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new() -> Self {
+        LazyLock::force(&LOG);
         let tailnet = Tailnet::start().unwrap();
         tailnet.set_clients(&[CLIENT]).unwrap();
         let bed = Self { tailnet, directory: tempfile::tempdir().unwrap() };
@@ -95,5 +102,37 @@ impl Bed {
     pub(crate) fn counted<const N: usize>(&self, calls: [&str; N]) -> [usize; N] {
         let counts = self.tailnet.take_calls().unwrap();
         calls.map(|call| counts.get(call).copied().unwrap_or_default())
+    }
+}
+
+/// What all tests of this process have logged. For the whole process: with a subscriber of one thread's own, what the
+/// other threads meet first would not be logged there.
+static LOG: LazyLock<Kept> = LazyLock::new(|| {
+    let kept = Kept::default();
+    let writer = kept.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .init();
+    kept
+});
+
+/// What has been logged so far, at every level.
+pub(crate) fn logged() -> String {
+    String::from_utf8(LOG.0.lock().unwrap().clone()).unwrap()
+}
+
+/// A writer that keeps everything.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

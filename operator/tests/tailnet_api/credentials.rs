@@ -1,16 +1,12 @@
 //! Credentials: fetched once for all, anew when they were rotated or are refused, never shown.
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use futures::future::join_all;
 use operator::tailnet_api::{Credentials, Failure, Settings, Source};
 use proxy_testbed::tailnet::{Fault, Identity};
 
-use crate::bed::{Bed, CLIENT, DEVICES, EXCHANGE, TOKEN};
+use crate::bed::{Bed, CLIENT, DEVICES, EXCHANGE, TOKEN, logged};
 
 #[test]
 fn many_at_once_fetch_one_token() {
@@ -144,33 +140,11 @@ fn a_projected_token_is_exchanged_and_read_anew_for_each_exchange() {
     });
 }
 
-/// A writer that keeps everything.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn no_secret_is_shown_or_logged() {
     kernel_or_skip!();
     let bed = Bed::new();
-    let kept = Kept::default();
-    let writer = kept.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
     bed.run(async |api| {
-        let _logging = tracing::subscriber::set_default(subscriber);
         api.devices().await.unwrap();
         let mut shown = vec![format!("{api:?}")];
         assert!(shown[0].contains("client_secret"), "the file is named: {shown:?}");
@@ -180,7 +154,7 @@ fn no_secret_is_shown_or_logged() {
         shown.push(format!("{api:?}"));
         api.devices().await.unwrap();
         shown.push(format!("{api:?} {:?}", bed.oauth()));
-        let logged = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let logged = logged();
         assert!(logged.contains("credentials were rotated"), "{logged}");
         assert!(logged.contains("Unauthorized"), "{logged}");
         for text in shown.into_iter().chain([logged]) {

@@ -98,14 +98,17 @@ func (a *api) listNodes(http.ResponseWriter, *http.Request) (any, error) {
 func (a *api) getNode(_ http.ResponseWriter, r *http.Request) (any, error) {
 	n, err := a.find(r)
 	if err != nil {
-		return nil, err
+		return nil, absent()
 	}
 	return map[string]any{"node": a.node(n)}, nil
 }
 
+// absent is how Headscale says that there is no such node: with an error of its database's.
+func absent() error { return refuse(http.StatusInternalServerError, "node not found") }
+
 func (a *api) deleteNode(w http.ResponseWriter, r *http.Request) (any, error) {
 	if _, err := a.deleteDevice(w, r); err != nil {
-		return nil, err
+		return nil, absent()
 	}
 	return map[string]any{}, nil
 }

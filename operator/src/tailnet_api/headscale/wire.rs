@@ -135,7 +135,7 @@ impl From<WireNode> for Device {
 }
 
 /// What a key is to give. Whether a device must be approved is not asked: there is no approval.
-pub(super) fn key_request(
+pub(in crate::tailnet_api) fn key_request(
     request: &KeyRequest,
     expiration: &Timestamp,
     user: Option<&str>,
@@ -151,7 +151,7 @@ pub(super) fn key_request(
     body.into()
 }
 
-pub(super) fn made_key(answer: &Answer) -> Result<AuthKey, Failure> {
+pub(in crate::tailnet_api) fn made_key(answer: &Answer) -> Result<AuthKey, Failure> {
     let key = answer.parse::<MadeKey>()?.pre_auth_key;
     if key.key.is_empty() {
         return Err(Failure::Malformed("preAuthKey.key: a new key without its secret".into()));
@@ -159,7 +159,7 @@ pub(super) fn made_key(answer: &Answer) -> Result<AuthKey, Failure> {
     Ok(AuthKey { id: key.id, secret: key.key.into(), expires: key.expiration })
 }
 
-pub(super) fn keys(text: &[u8]) -> Result<Vec<KeyInfo>, Failure> {
+pub(in crate::tailnet_api) fn keys(text: &[u8]) -> Result<Vec<KeyInfo>, Failure> {
     let now = Timestamp::now();
     let info = |key: WireKey| KeyInfo {
         id: key.id,
@@ -172,21 +172,21 @@ pub(super) fn keys(text: &[u8]) -> Result<Vec<KeyInfo>, Failure> {
     Ok(parse::<Keys>(text)?.pre_auth_keys.into_iter().map(info).collect())
 }
 
-pub(super) fn node(text: &[u8]) -> Result<Device, Failure> {
+pub(in crate::tailnet_api) fn node(text: &[u8]) -> Result<Device, Failure> {
     Ok(parse::<OneNode>(text)?.node.into())
 }
 
-pub(super) fn nodes(text: &[u8]) -> Result<Vec<Device>, Failure> {
+pub(in crate::tailnet_api) fn nodes(text: &[u8]) -> Result<Vec<Device>, Failure> {
     Ok(parse::<Nodes>(text)?.nodes.into_iter().map(Into::into).collect())
 }
 
 /// The number of the user of that name.
-pub(super) fn user(text: &[u8], name: &str) -> Result<Option<String>, Failure> {
+pub(in crate::tailnet_api) fn user(text: &[u8], name: &str) -> Result<Option<String>, Failure> {
     let users = parse::<Users>(text)?.users;
     Ok(users.into_iter().find(|user| user.name == name).map(|user| user.id))
 }
 
-pub(super) fn policy(text: &[u8]) -> Result<Policy, Failure> {
+pub(in crate::tailnet_api) fn policy(text: &[u8]) -> Result<Policy, Failure> {
     Ok(Policy { text: parse::<WirePolicy>(text)?.policy, version: None })
 }
 

@@ -148,7 +148,7 @@ fn known(wire: WireService, version: Option<String>) -> Option<VipService> {
     })
 }
 
-pub(super) fn made_key(answer: &Answer) -> Result<AuthKey, Failure> {
+pub(in crate::tailnet_api) fn made_key(answer: &Answer) -> Result<AuthKey, Failure> {
     let wire: WireKey = answer.parse()?;
     if wire.key.is_empty() {
         return Err(Failure::Malformed("key: a new auth key without its secret".into()));
@@ -157,7 +157,7 @@ pub(super) fn made_key(answer: &Answer) -> Result<AuthKey, Failure> {
 }
 
 /// The auth keys of a list, which also names OAuth clients and API tokens.
-pub(super) fn keys(text: &[u8]) -> Result<Vec<KeyInfo>, Failure> {
+pub(in crate::tailnet_api) fn keys(text: &[u8]) -> Result<Vec<KeyInfo>, Failure> {
     let wire: WireKeys = parse(text)?;
     let auth = wire.keys.into_iter().filter(|key| matches!(key.key_type.as_str(), "" | "auth"));
     Ok(auth
@@ -172,15 +172,15 @@ pub(super) fn keys(text: &[u8]) -> Result<Vec<KeyInfo>, Failure> {
         .collect())
 }
 
-pub(super) fn device(text: &[u8]) -> Result<Device, Failure> {
+pub(in crate::tailnet_api) fn device(text: &[u8]) -> Result<Device, Failure> {
     parse::<WireDevice>(text).map(Into::into)
 }
 
-pub(super) fn devices(text: &[u8]) -> Result<Vec<Device>, Failure> {
+pub(in crate::tailnet_api) fn devices(text: &[u8]) -> Result<Vec<Device>, Failure> {
     Ok(parse::<WireDevices>(text)?.devices.into_iter().map(Into::into).collect())
 }
 
-pub(super) fn service(answer: &Answer) -> Result<VipService, Failure> {
+pub(in crate::tailnet_api) fn service(answer: &Answer) -> Result<VipService, Failure> {
     let wire: WireService = answer.parse()?;
     let name = wire.name.clone();
     known(wire, answer.etag.clone())
@@ -188,13 +188,13 @@ pub(super) fn service(answer: &Answer) -> Result<VipService, Failure> {
 }
 
 /// Those of a list that we could ask for; names that are none of ours are not our concern.
-pub(super) fn services(text: &[u8]) -> Result<Vec<VipService>, Failure> {
+pub(in crate::tailnet_api) fn services(text: &[u8]) -> Result<Vec<VipService>, Failure> {
     let wire: WireServices = parse(text)?;
     Ok(wire.vip_services.into_iter().filter_map(|service| known(service, None)).collect())
 }
 
 /// What a key is to give, as the API takes it. What is left to the server is not said.
-pub(super) fn key_request(request: &KeyRequest) -> Value {
+pub(in crate::tailnet_api) fn key_request(request: &KeyRequest) -> Value {
     let mut body = Map::new();
     let create = json!({
         "reusable": request.reusable,
@@ -213,7 +213,7 @@ pub(super) fn key_request(request: &KeyRequest) -> Value {
 }
 
 /// A Service as the API takes it.
-pub(super) fn service_request(service: &VipService) -> Value {
+pub(in crate::tailnet_api) fn service_request(service: &VipService) -> Value {
     json!({
         "name": service.name.as_str(),
         "addrs": service.addresses,
