@@ -15,14 +15,16 @@ use proxy_rules::{
 };
 
 mod localapi;
+mod tailnet_api;
 
 pub use localapi::localapi;
+pub use tailnet_api::tailnet_api;
 
 /// A reader of foreign bytes.
 pub type Target = fn(&[u8]);
 
 /// All of them, by the name of their corpus.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("client_header", client_header),
     ("config", config),
     ("conntrack", conntrack),
@@ -33,6 +35,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("route", route),
     ("socks", socks),
     ("status", status),
+    ("tailnet_api", tailnet_api),
 ];
 
 /// The rules file with every field.

@@ -1,0 +1,4 @@
+//! See the library.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::tailnet_api(data));
