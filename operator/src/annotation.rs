@@ -1,10 +1,14 @@
 //! Annotations of Services and Ingresses -> a typed request, all errors at once.
 
+mod ingress;
 mod service;
 
 use std::fmt;
 
-pub use self::service::{Carries, Options, Request, on_proxy_group, proxy_class, service};
+pub use self::{
+    ingress::{IngressRequest, ingress},
+    service::{Carries, Options, Request, on_proxy_group, proxy_class, service},
+};
 use crate::name::NameError;
 
 /// Something that an object asks for and that cannot be done.
@@ -26,6 +30,14 @@ pub enum Violation {
         "the hostname follows from namespace and name, and {0}: set annotation `tailscale.com/hostname`"
     )]
     Hostname(NameError),
+    /// The first label of an Ingress's TLS host is no name for a node.
+    #[error("field `spec.tls[0].hosts[0]`: its first label is the hostname, and {0}")]
+    TlsHost(NameError),
+    /// A name that is made of others is too long.
+    #[error(
+        "the hostname follows from namespace and name, and {0}: set field `spec.tls[0].hosts[0]`"
+    )]
+    NoTlsHost(NameError),
     /// The address that a Service has is none.
     #[error("field `spec.clusterIP`: `{0}` is not an IP address: create the Service anew")]
     ClusterIp(String),

@@ -8,9 +8,11 @@ mod overlay;
 mod pod;
 mod proxy;
 mod secret;
+mod serve;
 mod stateful_set;
 
 pub use self::{
     config::auth_key,
     proxy::{Duty, Node, Objects, Proxy, ProxyType, Routes, objects, secret_name},
+    serve::serve_config,
 };

@@ -1,6 +1,7 @@
 //! One controller a kind.
 
 mod connector;
+mod ingress;
 mod service;
 mod standalone;
 mod trigger;
@@ -26,6 +27,7 @@ pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 
         tokio::join!(
             service::run(Arc::clone(&context), stop.clone()),
             connector::run(Arc::clone(&context), stop.clone()),
+            ingress::run(Arc::clone(&context), stop.clone()),
         )
     };
     let late = async {

@@ -36,6 +36,14 @@ pub const TAILNET_IP_DEPRECATED: &str = "tailscale.com/ts-tailnet-target-ip";
 /// A name of the tailnet that a Service leads to.
 pub const TAILNET_FQDN: &str = "tailscale.com/tailnet-fqdn";
 
+/// Of an Ingress: lets the internet in, `true`.
+pub const FUNNEL: &str = "tailscale.com/funnel";
+/// Of an Ingress: answers plain HTTP with the way to HTTPS, `true`.
+pub const HTTP_REDIRECT: &str = "tailscale.com/http-redirect";
+/// Of an Ingress: leads connections to the pod's address to its tailnet address, `true`.
+pub const FORWARD_CLUSTER_TRAFFIC: &str =
+    "tailscale.com/experimental-forward-cluster-traffic-via-ingress";
+
 /// The load-balancer class of Services that are exposed.
 pub const LOAD_BALANCER_CLASS: &str = "tailscale";
 

@@ -21,6 +21,8 @@ mod connectors;
 mod endings;
 #[path = "standalone/golden.rs"]
 mod golden;
+#[path = "standalone/ingresses.rs"]
+mod ingresses;
 #[path = "standalone/process.rs"]
 mod process;
 #[path = "standalone/services.rs"]

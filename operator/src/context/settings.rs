@@ -1,6 +1,9 @@
 //! The operator's settings, from its environment.
 
-use crate::annotation::Options;
+use crate::{
+    annotation::Options,
+    name::{self, NameError},
+};
 
 /// What a pod's service account mounts.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -15,7 +18,8 @@ pub struct Settings {
     #[arg(long, env = "PROXY_IMAGE", default_value = "sluice-proxy:latest")]
     pub proxy_image: String,
     /// Tags of proxies that name none, separated by commas.
-    #[arg(long, env = "PROXY_TAGS", default_value = "tag:k8s", value_delimiter = ',')]
+    #[arg(long, env = "PROXY_TAGS", default_value = "tag:k8s", value_delimiter = ',',
+        value_parser = tag)]
     pub proxy_tags: Vec<String>,
     /// Which of the kernel's firewalls proxies use where they do not use eBPF: auto, iptables, nftables or nothing.
     #[arg(long, env = "PROXY_FIREWALL_MODE", default_value = "")]
@@ -77,6 +81,10 @@ fn own_namespace() -> String {
         .map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| "tailscale".into())
+}
+
+fn tag(text: &str) -> Result<String, NameError> {
+    name::tag(text.trim())
 }
 
 /// As upstream reads truth.

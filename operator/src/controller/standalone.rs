@@ -10,7 +10,7 @@ mod write;
 pub(super) use self::{
     children::Children,
     cleanup::{Done, clean_up},
-    device::{DeviceInfo, device_info},
+    device::{DeviceInfo, device_info, https_name},
     keys::nodes,
     run::{Standalone, run},
     write::write,

@@ -260,22 +260,30 @@ impl Cluster {
 
     /// Waits for an Event on an object; returns its note.
     pub(crate) async fn wait_event(&self, name: &str, reason: &str) -> String {
-        let api: Api<Event> = Api::all(self.client.clone());
         let wait = async {
             loop {
-                let all = api.list(&ListParams::default()).await.unwrap();
-                let found = all.items.into_iter().find(|event| {
-                    event.reason.as_deref() == Some(reason)
-                        && event.regarding.as_ref().and_then(|object| object.name.as_deref())
-                            == Some(name)
-                });
-                if let Some(event) = found {
-                    return event.note.unwrap_or_default();
+                if let Some(note) = self.events(name, reason).await.into_iter().next() {
+                    return note;
                 }
                 tokio::time::sleep(PAUSE).await;
             }
         };
         tokio::time::timeout(DEADLINE, wait).await.expect(reason)
+    }
+
+    /// The notes of an object's Events of a reason; as many times as each was told.
+    pub(crate) async fn events(&self, name: &str, reason: &str) -> Vec<String> {
+        let api: Api<Event> = Api::all(self.client.clone());
+        let all = api.list(&ListParams::default()).await.unwrap().items.into_iter();
+        all.filter(|event| {
+            let about = event.regarding.as_ref().and_then(|object| object.name.as_deref());
+            event.reason.as_deref() == Some(reason) && about == Some(name)
+        })
+        .flat_map(|event| {
+            let times = event.series.as_ref().map_or(1, |series| series.count);
+            std::iter::repeat_n(event.note.unwrap_or_default(), times.try_into().unwrap())
+        })
+        .collect()
     }
 
     /// The StatefulSet of what has this name, once it is there.

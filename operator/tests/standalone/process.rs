@@ -36,6 +36,9 @@ fn its_help_names_the_variables_of_the_contract_and_bad_settings_end_it() {
     let unclear =
         Command::new(PROGRAM).env("OPERATOR_DEFAULT_LOAD_BALANCER", "maybe").output().unwrap();
     assert!(!unclear.status.success());
+    let tags = Command::new(PROGRAM).env("PROXY_TAGS", "tag:a, k8s").output().unwrap();
+    let said = String::from_utf8(tags.stderr).unwrap();
+    assert!(!tags.status.success() && said.contains("`k8s` is not a tag: write `tag:`"), "{said}");
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn an_idle_cluster_is_not_written_to() {
 fn each_form_of_a_service_has_its_proxy() {
     kernel_or_skip!();
     let expose = || json!({ "tailscale.com/expose": "true" });
-    in_cluster(&["--proxy-tags", "tag:a,tag:b"], async |cluster| {
+    in_cluster(&["--proxy-tags", "tag:a, tag:b"], async |cluster| {
         let named = json!({ "tailscale.com/expose": "true", "tailscale.com/hostname": "shop",
             "tailscale.com/tags": "tag:web" });
         let ip = json!({ "tailscale.com/tailnet-ip": "100.64.0.9" });

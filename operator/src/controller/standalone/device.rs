@@ -29,6 +29,20 @@ pub(in crate::controller) fn device_info(secret: &Secret) -> Option<DeviceInfo> 
     })
 }
 
+/// A tailnet without certificates.
+pub(in crate::controller) struct NoCertificates;
+
+/// The name that a proxy serves HTTPS under, once it is known. Before capability version 109 proxies did not tell.
+pub(in crate::controller) fn https_name(secret: &Secret) -> Option<Result<String, NoCertificates>> {
+    const TELLS: u32 = 109;
+    let version = text(secret, "tailscale_capver").and_then(|version| version.parse::<u32>().ok());
+    if version.is_none_or(|version| version < TELLS) {
+        return device_info(secret)?.fqdn.map(Ok);
+    }
+    let name = text(secret, "https_endpoint").filter(|name| !name.is_empty())?;
+    Some(if name == "no-https" { Err(NoCertificates) } else { Ok(name) })
+}
+
 /// A value of a Secret that is text.
 pub(super) fn text(secret: &Secret, key: &str) -> Option<String> {
     let value = secret.data.as_ref()?.get(key)?;

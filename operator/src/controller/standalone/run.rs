@@ -2,13 +2,16 @@
 
 use std::{fmt::Debug, pin::pin, sync::Arc};
 
-use futures::{Future, StreamExt as _};
+use futures::{
+    Future, StreamExt as _,
+    stream::{self, BoxStream},
+};
 use kube::{
     Api, Resource,
     runtime::{
         Controller,
         controller::{self, Action},
-        reflector::{Lookup, ObjectRef},
+        reflector::{Lookup, ObjectRef, Store},
         watcher,
     },
 };
@@ -39,6 +42,11 @@ pub(in crate::controller) trait Standalone:
     /// The ProxyClass that an object's proxy has, if it asks for one.
     fn class(&self, context: &Context) -> Option<String>;
 
+    /// What else may change what an object's proxy does.
+    fn more(_: &Context, _: Store<Self>) -> BoxStream<'static, ObjectRef<Self>> {
+        stream::pending().boxed()
+    }
+
     /// One reconciliation, from what is asked for to what is told.
     fn step(&self, context: &Context) -> impl Future<Output = Result<Action, Error>> + Send;
 }
@@ -52,6 +60,7 @@ pub(in crate::controller) async fn run<K: Standalone>(
         Controller::<K>::new(Api::all(context.client.clone()), watcher::Config::default());
     let store = controller.store();
     let changes = trigger::parents::<K>(&context, store.clone());
+    let changes = stream::select(changes, K::more(&context, store.clone()));
     // A controller that is told to stop before it knows its objects waits for them for ever.
     let stop = async move {
         stop.await;
