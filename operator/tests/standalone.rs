@@ -23,6 +23,8 @@ mod endings;
 mod golden;
 #[path = "standalone/ingresses.rs"]
 mod ingresses;
+#[path = "standalone/monitors.rs"]
+mod monitors;
 #[path = "standalone/process.rs"]
 mod process;
 #[path = "standalone/services.rs"]
