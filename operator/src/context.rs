@@ -5,6 +5,7 @@ mod cache;
 mod cluster_domain;
 mod counts;
 mod events;
+mod node_ports;
 mod settings;
 
 use kube::Client;
@@ -16,6 +17,7 @@ pub use self::{
     cluster_domain::cluster_domain,
     counts::Counts,
     events::{Events, Kind},
+    node_ports::NodePorts,
     settings::Settings,
 };
 use crate::{apply::Applier, tailnet_api::Registry};
@@ -38,6 +40,8 @@ pub struct Context {
     pub backoffs: Backoffs,
     /// How often what was reconciled.
     pub counts: Counts,
+    /// The cluster's range of node ports.
+    pub node_ports: NodePorts,
     /// Writes what belongs to proxies.
     pub applier: Applier,
 }
@@ -51,6 +55,7 @@ impl Context {
             events: Events::new(client.clone()),
             backoffs: Backoffs::default(),
             counts: Counts::default(),
+            node_ports: NodePorts::new(client.clone(), &settings.namespace),
             applier: Applier::new(client.clone(), settings.namespace.as_str()),
             client,
             settings,

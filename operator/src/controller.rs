@@ -2,6 +2,8 @@
 
 mod connector;
 mod ingress;
+mod proxy_class;
+mod reconcile;
 mod service;
 mod standalone;
 mod trigger;
@@ -28,6 +30,7 @@ pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 
             service::run(Arc::clone(&context), stop.clone()),
             connector::run(Arc::clone(&context), stop.clone()),
             ingress::run(Arc::clone(&context), stop.clone()),
+            proxy_class::run(Arc::clone(&context), stop.clone()),
         )
     };
     let late = async {

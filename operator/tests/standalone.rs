@@ -1,5 +1,6 @@
-//! Proxies of their own, on a real API server: what is made, what users are told, and that all of it goes again. Needs root,
-//! etcd and the programs of `cargo xtask testbed`; with SKIP_KERNEL_TESTS=1 it says so and does nothing.
+//! Proxies of their own and their classes, on a real API server: what is made, what users are told, and that all of it
+//! goes again. Needs root, etcd and the programs of `cargo xtask testbed`; with SKIP_KERNEL_TESTS=1 it says so and does
+//! nothing.
 #![cfg(test)]
 
 macro_rules! kernel_or_skip {
@@ -15,6 +16,8 @@ macro_rules! kernel_or_skip {
 mod adoption;
 #[path = "standalone/cluster.rs"]
 mod cluster;
+#[path = "standalone/cluster_wide.rs"]
+mod cluster_wide;
 #[path = "standalone/connectors.rs"]
 mod connectors;
 #[path = "standalone/endings.rs"]
@@ -27,5 +30,7 @@ mod ingresses;
 mod monitors;
 #[path = "standalone/process.rs"]
 mod process;
+#[path = "standalone/proxy_classes.rs"]
+mod proxy_classes;
 #[path = "standalone/services.rs"]
 mod services;

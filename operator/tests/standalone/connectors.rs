@@ -170,7 +170,7 @@ fn what_becomes_of_a_connector_is_told() {
         assert_eq!(cluster.wait_event("b", "ConnectorCreationFailed").await, told);
         cluster
             .apply(json!({ "apiVersion": "tailscale.com/v1alpha1", "kind": "ProxyClass",
-                "metadata": { "name": "none" }, "spec": {} }))
+                "metadata": { "name": "none" }, "spec": { "statefulSet": { "labels": { "a key": "1" } } } }))
             .await;
         wait_condition(cluster, "b", "False/ConnectorCreating@1").await;
 

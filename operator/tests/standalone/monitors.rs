@@ -6,7 +6,7 @@ use kube::{
     core::GroupVersionKind,
 };
 use proxy_testbed::DEADLINE;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     cluster::{Cluster, NAMESPACE, in_cluster},
@@ -33,37 +33,33 @@ async fn monitors(cluster: &Cluster, count: usize) -> Vec<DynamicObject> {
 }
 
 async fn class(cluster: &Cluster, monitor: bool) {
-    let metadata = json!({ "name": "seen" });
-    let object = |more: (&str, Value)| {
-        let mut object = json!({ "apiVersion": "tailscale.com/v1alpha1", "kind": "ProxyClass",
-            "metadata": metadata });
-        object[more.0] = more.1;
-        object
-    };
     let labels = json!({ "release": "prometheus", "ts_proxy_type": "mine" });
     let spec = json!({ "metrics": { "enable": true,
         "serviceMonitor": { "enable": monitor, "labels": labels } } });
-    let generation = cluster.apply(object(("spec", spec))).await.metadata.generation;
-    let ready = json!([{ "type": "ProxyClassReady", "status": "True", "reason": "ProxyClassValid",
-        "message": "", "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
-    cluster.apply_status(object(("status", json!({ "conditions": ready })))).await;
+    cluster
+        .apply(json!({ "apiVersion": "tailscale.com/v1alpha1", "kind": "ProxyClass",
+            "metadata": { "name": "seen" }, "spec": spec }))
+        .await;
+}
+
+/// Makes the cluster one that has ServiceMonitors.
+pub(crate) async fn define(cluster: &Cluster) {
+    cluster
+        .apply(json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": "servicemonitors.monitoring.coreos.com" },
+            "spec": { "group": "monitoring.coreos.com", "scope": "Namespaced",
+                "names": { "kind": "ServiceMonitor", "plural": "servicemonitors" },
+                "versions": [{ "name": "v1", "served": true, "storage": true, "schema": {
+                    "openAPIV3Schema": { "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": true } } }] } }))
+        .await;
 }
 
 #[test]
 fn a_monitor_is_made_belongs_to_its_service_and_goes_when_it_is_not_wanted() {
     kernel_or_skip!();
     in_cluster(&["--proxy-default-class", "seen"], async |cluster| {
-        cluster
-            .apply(
-                json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                "metadata": { "name": "servicemonitors.monitoring.coreos.com" },
-                "spec": { "group": "monitoring.coreos.com", "scope": "Namespaced",
-                    "names": { "kind": "ServiceMonitor", "plural": "servicemonitors" },
-                    "versions": [{ "name": "v1", "served": true, "storage": true, "schema": {
-                        "openAPIV3Schema": { "type": "object",
-                            "x-kubernetes-preserve-unknown-fields": true } } }] } }),
-            )
-            .await;
+        define(cluster).await;
         monitors(cluster, 0).await;
         class(cluster, true).await;
         let expose = json!({ "tailscale.com/expose": "true" });

@@ -1,0 +1,56 @@
+//! What is in no namespace.
+
+use std::fmt::Debug;
+
+use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{
+    Api, Resource,
+    api::{DeleteParams, ListParams},
+    runtime::wait::await_condition,
+};
+use proxy_testbed::DEADLINE;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::cluster::Cluster;
+
+/// A kind without namespaces, with conditions.
+pub(crate) trait ClusterWide:
+    Resource<DynamicType = (), Scope = ClusterResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + 'static
+{
+    fn conditions(&self) -> &[Condition];
+}
+
+/// Its only condition as `Status/Reason@generation`, and its message.
+pub(crate) fn condition<K: ClusterWide>(object: &K) -> (String, String) {
+    let Some(condition) = object.conditions().first() else { return Default::default() };
+    let generation = condition.observed_generation.unwrap_or_default();
+    let text = format!("{}/{}@{generation}", condition.status, condition.reason);
+    (text, condition.message.clone())
+}
+
+/// Waits for the condition of an object; returns the object.
+pub(crate) async fn wait<K: ClusterWide>(cluster: &Cluster, name: &str, wanted: &str) -> K {
+    let api: Api<K> = Api::all(cluster.client.clone());
+    let is_so = |found: Option<&K>| found.is_some_and(|found| condition(found).0 == wanted);
+    let wait = await_condition(api.clone(), name, is_so);
+    if let Ok(found) = tokio::time::timeout(DEADLINE, wait).await {
+        return found.unwrap().unwrap();
+    }
+    let there = api.list(&ListParams::default()).await.unwrap().items;
+    let all: Vec<_> = there.iter().map(|one| (&one.meta().name, condition(one))).collect();
+    panic!("{wanted} is not seen of {} {name}: {all:?}", K::kind(&()));
+}
+
+/// Deletes an object and waits until it is gone.
+pub(crate) async fn delete<K: ClusterWide>(cluster: &Cluster, name: &str) {
+    let api: Api<K> = Api::all(cluster.client.clone());
+    api.delete(name, &DeleteParams::default()).await.unwrap();
+    let wait = await_condition(api, name, |found: Option<&K>| found.is_none());
+    assert!(tokio::time::timeout(DEADLINE, wait).await.is_ok(), "{name} is still there");
+}
