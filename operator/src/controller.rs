@@ -6,6 +6,7 @@ mod proxy_class;
 mod reconcile;
 mod service;
 mod standalone;
+mod tailnet;
 mod trigger;
 
 use std::{sync::Arc, time::Duration};
@@ -31,6 +32,7 @@ pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 
             connector::run(Arc::clone(&context), stop.clone()),
             ingress::run(Arc::clone(&context), stop.clone()),
             proxy_class::run(Arc::clone(&context), stop.clone()),
+            tailnet::run(Arc::clone(&context), stop.clone()),
         )
     };
     let late = async {

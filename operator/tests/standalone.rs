@@ -34,3 +34,5 @@ mod process;
 mod proxy_classes;
 #[path = "standalone/services.rs"]
 mod services;
+#[path = "standalone/tailnets.rs"]
+mod tailnets;

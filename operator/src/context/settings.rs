@@ -14,6 +14,9 @@ pub struct Settings {
     /// The operator's namespace, where everything is that belongs to proxies [default: the pod's].
     #[arg(long, env = "OPERATOR_NAMESPACE", default_value_t = own_namespace())]
     pub namespace: String,
+    /// The operator's own ServiceAccount, whose tokens stand for it where a Tailnet has workload identity.
+    #[arg(long, env = "OPERATOR_SERVICE_ACCOUNT_NAME", default_value = "operator")]
+    pub service_account: String,
     /// The image of proxies; `sluice-proxy` must be in its PATH.
     #[arg(long, env = "PROXY_IMAGE", default_value = "sluice-proxy:latest")]
     pub proxy_image: String,

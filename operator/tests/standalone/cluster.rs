@@ -119,9 +119,13 @@ fn counted(client: Client, writes: Arc<Mutex<Vec<String>>>) -> Client {
 async fn wait_for_definitions(client: &Client) {
     let classes: Api<operator::crd::ProxyClass> = Api::all(client.clone());
     let connectors: Api<operator::crd::Connector> = Api::all(client.clone());
+    let tailnets: Api<operator::crd::Tailnet> = Api::all(client.clone());
     let all = ListParams::default();
     let ready = async {
-        while classes.list(&all).await.is_err() || connectors.list(&all).await.is_err() {
+        while classes.list(&all).await.is_err()
+            || connectors.list(&all).await.is_err()
+            || tailnets.list(&all).await.is_err()
+        {
             tokio::time::sleep(PAUSE).await;
         }
     };

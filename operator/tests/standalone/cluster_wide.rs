@@ -36,15 +36,24 @@ pub(crate) fn condition<K: ClusterWide>(object: &K) -> (String, String) {
 
 /// Waits for the condition of an object; returns the object.
 pub(crate) async fn wait<K: ClusterWide>(cluster: &Cluster, name: &str, wanted: &str) -> K {
+    wait_so(cluster, name, wanted, |found: &K| condition(found).0 == wanted).await
+}
+
+/// Waits until an object is so; returns it.
+pub(crate) async fn wait_so<K: ClusterWide>(
+    cluster: &Cluster,
+    name: &str,
+    what: &str,
+    is_so: impl Fn(&K) -> bool + Send + Sync,
+) -> K {
     let api: Api<K> = Api::all(cluster.client.clone());
-    let is_so = |found: Option<&K>| found.is_some_and(|found| condition(found).0 == wanted);
-    let wait = await_condition(api.clone(), name, is_so);
+    let wait = await_condition(api.clone(), name, |found: Option<&K>| found.is_some_and(&is_so));
     if let Ok(found) = tokio::time::timeout(DEADLINE, wait).await {
         return found.unwrap().unwrap();
     }
     let there = api.list(&ListParams::default()).await.unwrap().items;
     let all: Vec<_> = there.iter().map(|one| (&one.meta().name, condition(one))).collect();
-    panic!("{wanted} is not seen of {} {name}: {all:?}", K::kind(&()));
+    panic!("{what}: not seen of {} {name}: {all:?}", K::kind(&()));
 }
 
 /// Deletes an object and waits until it is gone.

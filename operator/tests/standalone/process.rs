@@ -14,6 +14,7 @@ fn its_help_names_the_variables_of_the_contract_and_bad_settings_end_it() {
     assert!(help.status.success());
     for name in [
         "OPERATOR_NAMESPACE",
+        "OPERATOR_SERVICE_ACCOUNT_NAME",
         "PROXY_IMAGE",
         "PROXY_TAGS",
         "PROXY_FIREWALL_MODE",
