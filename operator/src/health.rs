@@ -1,16 +1,24 @@
 //! What the operator tells about itself over HTTP: `/healthz`, `/readyz` and `/metrics`.
 
-use std::sync::Arc;
+use std::{fmt::Write as _, sync::Arc};
 
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use tokio::net::TcpListener;
 
-use crate::context::Context;
+use crate::{context::Context, leader::Standing};
+
+/// What is told about.
+#[derive(Clone)]
+struct Told {
+    context: Arc<Context>,
+    standing: Standing,
+}
 
 /// Serves until it is told to stop.
 pub async fn serve(
     listener: TcpListener,
     context: Arc<Context>,
+    standing: Standing,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let router = Router::new()
@@ -18,21 +26,32 @@ pub async fn serve(
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .with_state(context);
+        .with_state(Told { context, standing });
     axum::serve(listener, router).with_graceful_shutdown(stop).await
 }
 
-async fn ready(State(context): State<Arc<Context>>) -> (StatusCode, &'static str) {
-    if context.cache.is_ready() {
-        (StatusCode::OK, "ok")
+/// A replica that waits for its turn is as ready as the one that reconciles.
+async fn ready(State(told): State<Told>) -> (StatusCode, String) {
+    if let Some(obstacle) = told.standing.obstacle() {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("nothing is reconciled: {obstacle}"));
+    }
+    if told.context.cache.is_ready() {
+        (StatusCode::OK, "ok".into())
     } else {
         let why = "what is in the cluster has not been listed yet: is the API server reached?";
-        (StatusCode::SERVICE_UNAVAILABLE, why)
+        (StatusCode::SERVICE_UNAVAILABLE, why.into())
     }
 }
 
-async fn metrics(
-    State(context): State<Arc<Context>>,
-) -> ([(&'static str, &'static str); 1], String) {
-    ([("content-type", "text/plain; version=0.0.4")], context.counts.text())
+async fn metrics(State(told): State<Told>) -> ([(&'static str, &'static str); 1], String) {
+    let mut text = told.context.counts.text();
+    // A String takes everything.
+    let _ = write!(
+        text,
+        "# HELP sluice_operator_leader Whether this replica reconciles: it holds the Lease.\n\
+         # TYPE sluice_operator_leader gauge\n\
+         sluice_operator_leader {}\n",
+        u8::from(told.standing.leads())
+    );
+    ([("content-type", "text/plain; version=0.0.4")], text)
 }

@@ -12,6 +12,7 @@ pub mod crd;
 pub mod error;
 pub mod health;
 pub mod label;
+pub mod leader;
 pub mod name;
 pub mod status;
 pub mod tailnet_api;

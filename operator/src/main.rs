@@ -7,7 +7,8 @@ use clap::Parser;
 use futures::FutureExt as _;
 use operator::{
     context::{Context, Settings},
-    controller, health,
+    health,
+    leader::{self, Lease, Standing},
     tailnet_api::{self, Registry},
     telemetry::{self, Logging},
 };
@@ -57,10 +58,14 @@ async fn run(args: Args) -> Result<()> {
     let told = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = stopped(told).shared();
 
+    let name = args.settings.pod_name.clone().unwrap_or_else(|| "operator".to_owned());
+    let lease = Lease::new(client.clone(), &args.settings.namespace, &name);
+    let standing = Standing::default();
     let context = Arc::new(Context::new(client, args.settings, registry));
     tracing::info!(namespace = %context.settings.namespace, listen = %args.listen, "started");
-    let health = tokio::spawn(health::serve(listener, Arc::clone(&context), stop.clone()));
-    controller::run(context, stop).await;
+    let health =
+        tokio::spawn(health::serve(listener, Arc::clone(&context), standing.clone(), stop.clone()));
+    leader::run(context, lease, standing, stop).await;
     health.await??;
     tracing::info!("stopped");
     Ok(())

@@ -28,8 +28,6 @@ mod golden;
 mod ingresses;
 #[path = "standalone/monitors.rs"]
 mod monitors;
-#[path = "standalone/process.rs"]
-mod process;
 #[path = "standalone/proxy_classes.rs"]
 mod proxy_classes;
 #[path = "standalone/services.rs"]

@@ -17,6 +17,9 @@ pub struct Settings {
     /// The operator's own ServiceAccount, whose tokens stand for it where a Tailnet has workload identity.
     #[arg(long, env = "OPERATOR_SERVICE_ACCOUNT_NAME", default_value = "operator")]
     pub service_account: String,
+    /// The operator's own pod, by whose name replicas tell each other apart.
+    #[arg(long, env = "POD_NAME")]
+    pub pod_name: Option<String>,
     /// The image of proxies; `sluice-proxy` must be in its PATH.
     #[arg(long, env = "PROXY_IMAGE", default_value = "sluice-proxy:latest")]
     pub proxy_image: String,

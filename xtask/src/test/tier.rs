@@ -204,6 +204,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "tailscaled", Tier::Process).on_a_tailnet(),
     here("proxy", "state_secret", Tier::Namespace).with_kubernetes(),
     here("operator", "standalone", Tier::Namespace).with_kubernetes(),
+    here("operator", "running", Tier::Process).with_kubernetes(),
     everywhere("proxy", "packet", Tier::Packet),
     in_guests("proxy", "kernel_coexistence", Tier::Namespace),
     here("proxy", "scale", Tier::Packet),
