@@ -4,6 +4,7 @@ mod access;
 mod config;
 mod environment;
 pub mod metrics;
+pub mod nameserver;
 mod overlay;
 mod pod;
 mod proxy;

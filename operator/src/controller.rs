@@ -1,6 +1,8 @@
 //! One controller a kind.
 
 mod connector;
+mod dns_config;
+mod dns_records;
 mod ingress;
 mod proxy_class;
 mod reconcile;
@@ -33,6 +35,7 @@ pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 
             ingress::run(Arc::clone(&context), stop.clone()),
             proxy_class::run(Arc::clone(&context), stop.clone()),
             tailnet::run(Arc::clone(&context), stop.clone()),
+            dns_config::run(Arc::clone(&context), stop.clone()),
         )
     };
     let late = async {

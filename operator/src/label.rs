@@ -8,6 +8,9 @@ pub type Labels = BTreeMap<String, String>;
 /// The finalizer of whatever a proxy of its own was made for.
 pub const FINALIZER: &str = "tailscale.com/finalizer";
 
+/// The finalizer of upstream's operator on Services whose names are in its records. Ours needs none.
+pub const DNS_RECORDS_FINALIZER: &str = "tailscale.com/dns-records-reconciler";
+
 /// On everything that the operator owns: `true`.
 pub const MANAGED: &str = "tailscale.com/managed";
 /// What kind of thing an object was made for: [`ParentKind::label`].
@@ -16,6 +19,10 @@ pub const PARENT_KIND: &str = "tailscale.com/parent-resource-type";
 pub const PARENT_NAME: &str = "tailscale.com/parent-resource";
 /// Its namespace; present and empty for a Connector.
 pub const PARENT_NAMESPACE: &str = "tailscale.com/parent-resource-ns";
+/// The value of [`PARENT_KIND`] of what is made for a DNSConfig.
+pub const NAMESERVER: &str = "nameserver";
+/// On the Service of an egress ProxyGroup: the name of the tailnet that leads to it.
+pub const MAGIC_DNS_NAME: &str = "tailscale.com/magic-dnsname";
 /// Of pods: the UID of what they were made for.
 pub const APP: &str = "app";
 

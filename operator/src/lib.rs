@@ -14,6 +14,7 @@ pub mod health;
 pub mod label;
 pub mod leader;
 pub mod name;
+pub mod nameserver;
 pub mod status;
 pub mod tailnet_api;
 pub mod telemetry;

@@ -3,12 +3,13 @@
 use std::{io::Write as _, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use anyhow::{Context as _, Result};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use futures::FutureExt as _;
 use operator::{
     context::{Context, Settings},
     health,
     leader::{self, Lease, Standing},
+    nameserver,
     tailnet_api::{self, Registry},
     telemetry::{self, Logging},
 };
@@ -23,8 +24,10 @@ use tokio::{
 /// OPERATOR_LOGIN_SERVER, and CLIENT_ID_FILE with CLIENT_SECRET_FILE (an OAuth client), CLIENT_ID (workload identity) or
 /// HEADSCALE_API_KEY_FILE.
 #[derive(Debug, Parser)]
-#[command(name = "sluice-operator", version)]
+#[command(name = "sluice-operator", version, args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     #[command(flatten)]
     settings: Settings,
     /// Where /healthz, /readyz and /metrics are served.
@@ -33,6 +36,13 @@ struct Args {
     /// info or debug, as JSON, or dev, for people. Anything else is info.
     #[arg(long, env = "OPERATOR_LOGGING", default_value = "info")]
     logging: String,
+}
+
+/// What the program is besides the operator.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answers for names of the tailnet, in the pods of a DNSConfig.
+    Nameserver(nameserver::Args),
 }
 
 fn main() -> ExitCode {
@@ -49,14 +59,17 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run(args: Args) -> Result<()> {
+    let told = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = stopped(told).shared();
+    if let Some(Command::Nameserver(args)) = args.command {
+        return nameserver::run(args, stop).await;
+    }
     let tailnet = tailnet_api::Settings::from_variables(|name| std::env::var(name).ok())?;
     let registry = Registry::new(tailnet.connect()?);
     let client = kube::Client::try_default().await.context("find the API server")?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("listen at {} (--listen)", args.listen))?;
-    let told = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let stop = stopped(told).shared();
 
     let name = args.settings.pod_name.clone().unwrap_or_else(|| "operator".to_owned());
     let lease = Lease::new(client.clone(), &args.settings.namespace, &name);

@@ -12,8 +12,9 @@ use futures::{FutureExt as _, StreamExt as _, channel::mpsc};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
-        apps::v1::StatefulSet,
-        core::v1::{Secret, Service, ServiceAccount},
+        apps::v1::{Deployment, StatefulSet},
+        core::v1::{ConfigMap, Secret, Service, ServiceAccount},
+        discovery::v1::EndpointSlice,
         rbac::v1::{Role, RoleBinding},
     },
 };
@@ -29,11 +30,11 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use crate::{
-    crd::ProxyClass,
+    crd::{DnsConfig, ProxyClass},
     label::{self, Labels},
 };
 
-/// What is in the operator's namespace and has the label [`label::MANAGED`], and all ProxyClasses.
+/// What is in the operator's namespace and has the label [`label::MANAGED`], all ProxyClasses and DNSConfigs.
 pub struct Cache {
     /// Secrets.
     pub secrets: Store<Secret>,
@@ -47,8 +48,16 @@ pub struct Cache {
     pub roles: Store<Role>,
     /// RoleBindings.
     pub bindings: Store<RoleBinding>,
+    /// ConfigMaps.
+    pub config_maps: Store<ConfigMap>,
+    /// Deployments.
+    pub deployments: Store<Deployment>,
+    /// EndpointSlices, which have the labels of their Services.
+    pub slices: Store<EndpointSlice>,
     /// ProxyClasses.
     pub classes: Store<ProxyClass>,
+    /// DNSConfigs.
+    pub dns_configs: Store<DnsConfig>,
     listeners: Arc<Mutex<Vec<mpsc::UnboundedSender<Trigger>>>>,
     _watches: JoinSet<()>,
 }
@@ -67,6 +76,8 @@ pub enum Trigger {
     },
     /// A ProxyClass.
     Class(String),
+    /// Pods behind a Service, or a DNSConfig: names of the tailnet may lead elsewhere.
+    Names,
 }
 
 /// Spreads changes of one kind.
@@ -84,6 +95,12 @@ impl Cache {
             accounts: start.children(),
             roles: start.children(),
             bindings: start.children(),
+            config_maps: start.children(),
+            deployments: start.children(),
+            slices: start.managed(|_| Some(Trigger::Names)),
+            dns_configs: start.watch(Api::all(client.clone()), watcher::Config::default(), |_| {
+                Some(Trigger::Names)
+            }),
             classes: start.watch(
                 Api::all(client.clone()),
                 watcher::Config::default(),
@@ -103,7 +120,11 @@ impl Cache {
         let _ = self.accounts.wait_until_ready().await;
         let _ = self.roles.wait_until_ready().await;
         let _ = self.bindings.wait_until_ready().await;
+        let _ = self.config_maps.wait_until_ready().await;
+        let _ = self.deployments.wait_until_ready().await;
+        let _ = self.slices.wait_until_ready().await;
         let _ = self.classes.wait_until_ready().await;
+        let _ = self.dns_configs.wait_until_ready().await;
     }
 
     /// Whether everything has been listed once.
@@ -147,8 +168,22 @@ impl Start<'_> {
             + Sync
             + 'static,
     {
+        self.managed(child)
+    }
+
+    /// What is the operator's in its namespace.
+    fn managed<K>(&mut self, tell: Tell<K>) -> Store<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + Sync
+            + 'static,
+    {
         let config = watcher::Config::default().labels(&format!("{}=true", label::MANAGED));
-        self.watch(Api::namespaced(self.client.clone(), self.namespace), config, child)
+        self.watch(Api::namespaced(self.client.clone(), self.namespace), config, tell)
     }
 
     fn watch<K>(&mut self, api: Api<K>, config: watcher::Config, tell: Tell<K>) -> Store<K>

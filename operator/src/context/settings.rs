@@ -23,6 +23,9 @@ pub struct Settings {
     /// The image of proxies; `sluice-proxy` must be in its PATH.
     #[arg(long, env = "PROXY_IMAGE", default_value = "sluice-proxy:latest")]
     pub proxy_image: String,
+    /// The operator's own image, which is the nameserver's too; `sluice-operator` must be in its PATH.
+    #[arg(long, env = "OPERATOR_IMAGE", default_value = "sluice-operator:latest")]
+    pub operator_image: String,
     /// Tags of proxies that name none, separated by commas.
     #[arg(long, env = "PROXY_TAGS", default_value = "tag:k8s", value_delimiter = ',',
         value_parser = tag)]

@@ -53,7 +53,7 @@ fn rivals(
                 .iter()
                 .map(|class| ObjectRef::from(class.as_ref()))
                 .collect(),
-            Trigger::Child { .. } => Vec::new(),
+            _ => Vec::new(),
         };
         stream::iter(found)
     })

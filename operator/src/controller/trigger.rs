@@ -21,12 +21,12 @@ pub(super) fn parents<K: Standalone>(
                 let object = ObjectRef::new(name);
                 vec![if K::KIND.has_namespace() { object.within(namespace) } else { object }]
             }
-            Trigger::Child { .. } => Vec::new(),
             Trigger::Class(changed) => store
                 .state_filter(|object| object.class(&context).as_ref() == Some(changed))
                 .iter()
                 .map(|object| ObjectRef::from(object.as_ref()))
                 .collect(),
+            _ => Vec::new(),
         };
         stream::iter(found)
     })

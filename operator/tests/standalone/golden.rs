@@ -27,10 +27,21 @@ pub(crate) async fn check(cluster: &Cluster, parent: &str, file: &str) {
     add::<Secret>(cluster, parent, &mut all).await;
     add::<StatefulSet>(cluster, parent, &mut all).await;
     let suffix = base.rsplit('-').next().unwrap();
+    compare("standalone", file, &all, |text| text.replace(&format!("-{suffix}"), "-SUFFIX"));
+}
+
+/// Compares objects with a file of a test target, or writes the file. What differs from run to run is hidden first.
+pub(crate) fn compare(
+    target: &str,
+    file: &str,
+    all: &[Value],
+    hide: impl FnOnce(String) -> String,
+) {
     let documents: Vec<String> =
         all.iter().map(|object| serde_saphyr::to_string(object).unwrap()).collect();
-    let found = documents.join("---\n").replace(&format!("-{suffix}"), "-SUFFIX");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standalone/golden").join(file);
+    let found = hide(documents.join("---\n"));
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(target);
+    let path = directory.join("golden").join(file);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &found).unwrap();
     }
@@ -56,8 +67,8 @@ where
     }
 }
 
-/// What the operator wants of an object: the fields that it owns.
-fn wanted_part(object: &Value) -> Value {
+/// The fields of an object that the operator owns, and which object it is.
+pub(crate) fn owned_part(object: &Value) -> Value {
     let fields = object["metadata"]["managedFields"].as_array().unwrap();
     let own = fields.iter().find(|entry| entry["manager"] == "sluice-operator").unwrap();
     let mut part = owned(&own["fieldsV1"], object);
@@ -65,6 +76,11 @@ fn wanted_part(object: &Value) -> Value {
         part[key] = value.clone();
     }
     part["metadata"]["name"] = object["metadata"]["name"].clone();
+    part
+}
+
+fn wanted_part(object: &Value) -> Value {
+    let mut part = owned_part(object);
     if let Some(data) = part.get_mut("data").and_then(Value::as_object_mut) {
         for value in data.values_mut() {
             let bytes: k8s_openapi::ByteString = serde_json::from_value(value.clone()).unwrap();

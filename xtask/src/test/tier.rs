@@ -205,6 +205,8 @@ const TARGETS: &[Target] = &[
     here("proxy", "state_secret", Tier::Namespace).with_kubernetes(),
     here("operator", "standalone", Tier::Namespace).with_kubernetes(),
     here("operator", "running", Tier::Process).with_kubernetes(),
+    here("operator", "nameserver", Tier::Process),
+    here("operator", "kinds", Tier::Namespace).with_kubernetes(),
     everywhere("proxy", "packet", Tier::Packet),
     in_guests("proxy", "kernel_coexistence", Tier::Namespace),
     here("proxy", "scale", Tier::Packet),

@@ -19,7 +19,8 @@ use serde::de::DeserializeOwned;
 use super::device_info;
 use crate::{
     build::metrics,
-    context::Context,
+    context::{Context, labelled},
+    controller::dns_records::release,
     error::{Error, ResultExt as _},
     label::{self, Parent},
     tailnet_api::{RegistryError, TailnetApi},
@@ -70,6 +71,9 @@ pub(in crate::controller) async fn clean_up(
             tailnet.delete_device(&device.id).await?;
             tracing::info!(device = %device.id, parent = %parent.name, "deleted a device");
         }
+    }
+    for service in labelled(&context.cache.services, &parent.child_labels()) {
+        release(context, &service).await?;
     }
     // Services of egress ProxyGroups have the labels of these and more.
     let own = format!("{labels},!{}", label::PROXY_GROUP);

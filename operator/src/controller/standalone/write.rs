@@ -16,6 +16,7 @@ use super::{Children, device_info};
 use crate::{
     build::{Objects, metrics::monitor_resource},
     context::Context,
+    controller::dns_records::release,
     error::{Error, ResultExt as _},
     tailnet_api::TailnetApi,
 };
@@ -31,6 +32,9 @@ pub(in crate::controller) async fn write(
     apply.apply(&objects.account, children.account.as_deref()).await?;
     apply.apply(&objects.role, children.role.as_deref()).await?;
     apply.apply(&objects.binding, children.binding.as_deref()).await?;
+    if let Some(headless) = &children.headless {
+        release(context, headless).await?;
+    }
     apply.apply(&objects.headless, children.headless.as_deref()).await?;
     for secret in &objects.secrets {
         apply.apply(secret, children.secret(&secret.name_any()).map(AsRef::as_ref)).await?;
