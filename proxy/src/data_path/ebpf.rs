@@ -22,6 +22,7 @@ mod install;
 mod kernel;
 pub mod load;
 pub mod maps;
+mod moved;
 pub(crate) mod neigh;
 mod place;
 mod regrow;
@@ -197,13 +198,16 @@ impl EbpfPath {
         let attached = running.attachments.update(object, devices, pins, self.options.xdp);
         // A device that could not be attended to is tried again with the next turn, not taken for done.
         running.changed.devices |= attached.is_err();
-        attached
+        let followed = moved::follow(&running.object.maps, &running.devices).map_err(|error| {
+            ApplyError::step("leading flows to devices that were made anew", error)
+        });
+        attached.and(followed)
     }
 
     /// Everything but programs on devices.
     fn write(&mut self, running: &mut Running, new: Compiled<'_>) -> Result<(), ApplyError> {
         let Compiled { table, mut image, slots, devices, local } = new;
-        kernel::set_links(&running.object.maps, &running.devices, &devices)
+        kernel::set_links(&running.object.maps, &devices)
             .and_then(|()| kernel::set_local(&running.object.maps, &running.local, &local))
             .map_err(|error| ApplyError::step("writing devices", error))?;
         running.local = local;

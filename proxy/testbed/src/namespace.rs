@@ -91,7 +91,7 @@ impl Namespace {
 
     /// Connects two namespaces by a veth pair, both ends up.
     pub fn link(&self, device: &str, other: &Self, other_device: &str, mtu: u16) -> Result<()> {
-        let there = format!("/proc/{}/fd/{}", std::process::id(), other.file.as_raw_fd());
+        let there = other.path();
         self.ip([
             format!(
                 "link add {device} mtu {mtu} type veth peer name {other_device} mtu {mtu} netns {there}"
@@ -100,6 +100,15 @@ impl Namespace {
             &format!("link set {device} up"),
         ])?;
         other.ip([format!("link set {other_device} up").as_str()])
+    }
+
+    /// Moves a device into another namespace, where it has neither addresses nor routes.
+    pub fn give(&self, device: &str, other: &Self) -> Result<()> {
+        self.ip([format!("link set {device} netns {}", other.path()).as_str()])
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
     /// Everything in the namespace that a data path might leave behind: rules, filters, routes, XDP, kernel settings.

@@ -6,7 +6,7 @@
 //!       fd7a:115c:a1e0::9-c       fd7a:115c:a1e0::1    2001:db8:2::1           2001:db8:2::10-13
 //! ```
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::{
     Namespace,
@@ -64,19 +64,8 @@ impl Topology {
         let tail = Tun::new(&tailnet, "tail0")?;
         let pump = Pump::new(&tun, &tail)?;
         proxy.link("eth0", &cluster, "eth0", mtu)?;
-        for (namespace, device, own) in
-            [(&proxy, "tailscale0", &[PROXY_TAILNET][..]), (&tailnet, "tail0", &PEERS[..])]
-        {
-            // A queue that holds what the pump cannot take while another process has the processor.
-            let mut lines = vec![format!("link set {device} mtu {TUN_MTU} txqueuelen 4000 up")];
-            for [v4, v6] in own {
-                lines.push(format!("address add {v4}/32 dev {device}"));
-                lines.push(format!("address add {v6}/128 dev {device} nodad"));
-            }
-            lines.push(format!("route add 100.64.0.0/10 dev {device} src {}", own[0][0]));
-            lines.push(format!("route add fd7a:115c:a1e0::/48 dev {device} src {}", own[0][1]));
-            namespace.ip(lines.iter().map(String::as_str))?;
-        }
+        configure(&proxy, "tailscale0", &[PROXY_TAILNET])?;
+        configure(&tailnet, "tail0", &PEERS)?;
         // Subnet routes and exit nodes: what is not on the tailnet goes through it.
         let [v4, v6] = PEERS[0];
         tailnet.ip([
@@ -99,4 +88,37 @@ impl Topology {
         ])?;
         Ok(Self { tailnet, proxy, cluster, tun, pump, _tail: tail })
     }
+
+    /// Gives the proxy's end of the tailnet another index, as a tailscaled does that is started anew.
+    pub fn renew_device(&self) -> Result<()> {
+        let index = || -> Result<String> {
+            let shown = self.proxy.run("ip", &["-o", "link", "show", "tailscale0"])?;
+            Ok(shown.split(':').next().unwrap_or_default().to_owned())
+        };
+        let before = index()?;
+        let elsewhere = Namespace::new()?;
+        self.proxy.give("tailscale0", &elsewhere)?;
+        // Who comes back gets the index that it had, if nobody else has it.
+        self.proxy
+            .ip([format!("link add taken index {before} type veth peer name rest").as_str()])?;
+        elsewhere.give("tailscale0", &self.proxy)?;
+        configure(&self.proxy, "tailscale0", &[PROXY_TAILNET])?;
+        ensure!(before != index()?, "tailscale0 has its old index");
+        self.proxy.ip(["link del taken"])
+    }
+}
+
+/// Addresses and routes of a tailnet's device.
+fn configure(namespace: &Namespace, device: &str, own: &[[&str; 2]]) -> Result<()> {
+    // A queue that holds what the pump cannot take while another process has the processor.
+    let mut lines = vec![format!("link set {device} mtu {TUN_MTU} txqueuelen 4000 up")];
+    for [v4, v6] in own {
+        lines.push(format!("address add {v4}/32 dev {device}"));
+        lines.push(format!("address add {v6}/128 dev {device} nodad"));
+    }
+    if let Some([v4, v6]) = own.first() {
+        lines.push(format!("route add 100.64.0.0/10 dev {device} src {v4}"));
+        lines.push(format!("route add fd7a:115c:a1e0::/48 dev {device} src {v6}"));
+    }
+    namespace.ip(lines.iter().map(String::as_str))
 }

@@ -80,3 +80,39 @@ fn a_backend_with_a_new_ethernet_address_is_reached_at_once() {
         }
     }
 }
+
+/// Longer than the programs look after the other direction of a flow: two of their turns of four ticks.
+#[expect(clippy::disallowed_methods, reason = "the silence is what is tested")]
+fn silence() {
+    std::thread::sleep(Duration::from_secs(9));
+}
+
+#[test]
+fn silent_connections_follow_a_device_that_was_made_anew() {
+    let world = world_or_skip!();
+    let bpffs = bpffs();
+    for is_killed in [false, true] {
+        let mut proxy = world.start(Some(bpffs.path()), &config("ebpf", 1));
+        let mut clients = [0, 1].map(|family| {
+            Client::connect(&world.topology.tailnet, front(family, FRONT.0)).unwrap()
+        });
+        for client in &mut clients {
+            client.echo(1000).unwrap();
+        }
+        silence();
+        if is_killed {
+            proxy.kill().unwrap();
+            world.topology.renew_device().unwrap();
+            proxy = world.start(Some(bpffs.path()), &config("ebpf", 1));
+        } else {
+            world.topology.renew_device().unwrap();
+            poll_until(DEADLINE, "followed", || proxy.log().contains("flows follow")).unwrap();
+        }
+        for (family, client) in clients.iter_mut().enumerate() {
+            let start = Instant::now();
+            client.echo(1000).unwrap();
+            let took = start.elapsed();
+            assert!(took < Duration::from_millis(500), "{family}: {took:?}\n{}", proxy.log());
+        }
+    }
+}

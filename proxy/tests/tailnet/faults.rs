@@ -87,8 +87,7 @@ fn a_tailscaled_that_is_killed_comes_back_and_connections_go_on() {
 }
 
 /// The agent is killed, and tailscaled with it: a new one has the same node, and serves. A connection that speaks meanwhile
-/// goes on where nftables carries it. The first table of the new process is not
-/// one that knows nobody yet.
+/// goes on. The first table of the new process is not one that knows nobody yet.
 #[test]
 fn an_agent_that_is_killed_leaves_a_node_that_the_next_one_is() {
     kernel_or_skip!();
@@ -123,10 +122,7 @@ fn an_agent_that_is_killed_leaves_a_node_that_the_next_one_is() {
             stop.store(true, Ordering::Relaxed);
             speaking.join().unwrap()
         });
-        // On eBPF with pins it mostly does, and was seen to stall: not claimed until that is understood.
-        if data_path == "nftables" {
-            spoke.map_err(|error| format!("{name}: {error}\n{}", pod.daemon.log())).unwrap();
-        }
+        spoke.map_err(|error| format!("{name}: {error}\n{}", pod.daemon.log())).unwrap();
         let after = pod.status().unwrap();
         for field in ["id", "name", "addresses"] {
             assert_eq!(before["tailnet"][field], after["tailnet"][field]);
@@ -171,8 +167,9 @@ fn without_the_control_server_traffic_flows() {
     tailnet.pause().unwrap();
     let end = Instant::now() + outage();
     while Instant::now() < end {
-        for ((_, _, at), kept) in pods.iter().zip(&mut kept) {
-            exchange(&peer.underlay.namespace, *at).unwrap();
+        for ((pod, _, at), kept) in pods.iter().zip(&mut kept) {
+            let told = |error| panic!("{error:#}\n{}", pod.daemon.log());
+            exchange(&peer.underlay.namespace, *at).unwrap_or_else(told);
             kept.echo(10_000).unwrap();
         }
         pace();

@@ -48,6 +48,14 @@ impl FlowTable {
         }
     }
 
+    /// Replaces one half; `false` if there is none.
+    pub(super) fn replace(&self, key: &FlowKey, half: &FlowHalf) -> io::Result<bool> {
+        match key.v4() {
+            Some(key) => self.v4.replace(&key, half),
+            None => self.v6.replace(key, half),
+        }
+    }
+
     /// Removes one half.
     pub fn remove(&self, key: &FlowKey) -> io::Result<()> {
         match key.v4() {

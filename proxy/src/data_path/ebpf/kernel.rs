@@ -93,13 +93,9 @@ pub(super) fn read(maps: &Maps) -> io::Result<MapImage> {
     Ok(image)
 }
 
-/// Tells the programs about devices.
-pub(super) fn set_links(maps: &Maps, old: &[Device], new: &[Device]) -> io::Result<()> {
-    for device in new {
-        maps.links.set(&device.ifindex, &device.link)?;
-    }
-    let gone = |device: &&Device| new.iter().all(|other| other.ifindex != device.ifindex);
-    old.iter().filter(gone).try_for_each(|device| maps.links.remove(&device.ifindex))
+/// Tells the programs about devices. Those that are gone stay until [`super::moved::follow`] has read their sides.
+pub(super) fn set_links(maps: &Maps, devices: &[Device]) -> io::Result<()> {
+    devices.iter().try_for_each(|device| maps.links.set(&device.ifindex, &device.link))
 }
 
 /// Tells the programs which addresses are this host's own.

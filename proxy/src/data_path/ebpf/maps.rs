@@ -96,6 +96,15 @@ impl<K: Pod, V: Pod> Table<K, V> {
         }
     }
 
+    /// Replaces one element; `false` if there is none.
+    pub fn replace(&self, key: &K, value: &V) -> io::Result<bool> {
+        match sys::update(self.fd(), key, value, sys::EXIST) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Removes one element.
     pub fn remove(&self, key: &K) -> io::Result<()> {
         sys::delete(self.fd(), key)

@@ -15,7 +15,7 @@ use super::{
     image::MapImage,
     kernel,
     load::{self, Capacity},
-    maps, neigh, sys,
+    maps, moved, neigh, sys,
 };
 use crate::data_path::ApplyError;
 
@@ -79,6 +79,10 @@ impl EbpfPath {
         );
         let devices = new.devices.clone();
         self.write(&mut grown, new)?;
+        // The larger maps know no device that is gone.
+        moved::follow(&old.object.maps, &devices).map_err(|error| {
+            ApplyError::step("leading flows to devices that were made anew", error)
+        })?;
         let flows = copy_flows(old, &grown, &HashSet::new())
             .map_err(|error| ApplyError::step("writing flows", error))?;
         let (counters, drops) = self

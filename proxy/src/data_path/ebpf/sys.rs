@@ -30,6 +30,8 @@ const MEMBARRIER_GLOBAL: libc::c_int = 1;
 pub(super) const ANY: u64 = 0;
 /// Insert only.
 pub(super) const NO_EXIST: u64 = 1;
+/// Replace only.
+pub(super) const EXIST: u64 = 2;
 
 #[repr(C)]
 #[derive(Default)]
