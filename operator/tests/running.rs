@@ -14,9 +14,13 @@ macro_rules! kernel_or_skip {
 
 #[path = "running/bed.rs"]
 mod bed;
+#[path = "running/manifests.rs"]
+mod manifests;
 #[path = "running/process.rs"]
 mod process;
 #[path = "running/replicas.rs"]
 mod replicas;
+#[path = "standalone/rights.rs"]
+mod rights;
 #[path = "running/rival.rs"]
 mod rival;

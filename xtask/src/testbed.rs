@@ -8,11 +8,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use proxy_testbed_programs::{KUBERNETES, Programs, TAILNET};
+use proxy_testbed_programs::{HELM, KUBERNETES, Programs, TAILNET};
 
 use crate::{step, workspace};
 
-/// Builds the Go programs that tests start (tailscaled, a control server, kube-apiserver), and says where they are.
+/// Builds the Go programs that tests start (tailscaled, a control server, kube-apiserver, helm), and says where they are.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these; all if not given.
@@ -26,6 +26,8 @@ enum Kind {
     Tailnet,
     /// What a Kubernetes is made of.
     Kubernetes,
+    /// What renders the chart.
+    Helm,
 }
 
 impl Kind {
@@ -33,6 +35,7 @@ impl Kind {
         match self {
             Self::Tailnet => TAILNET,
             Self::Kubernetes => KUBERNETES,
+            Self::Helm => HELM,
         }
     }
 }

@@ -29,6 +29,8 @@ use tokio::{
     process::{Child, Command},
 };
 
+use crate::rights::{allow, wait_for_rights};
+
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sluice-operator");
 
 /// Where the operators are.
@@ -39,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Whoever waits for a Lease waits longer than for anything else here.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A cluster for operators, which may do anything in it.
+/// A cluster for operators, who may do in it what the chart allows them.
 pub(crate) struct Bed<'a> {
     pub(crate) server: &'a ApiServer,
     pub(crate) account: Account,
@@ -54,15 +56,7 @@ pub(crate) fn in_cluster(test: impl AsyncFnOnce(&Bed<'_>) + Send) {
     for definition in operator::crd::definitions() {
         server.apply(&serde_json::to_value(definition).unwrap()).unwrap();
     }
-    let group = "rbac.authorization.k8s.io";
-    server
-        .apply(&json!({
-            "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding",
-            "metadata": { "name": "operator" },
-            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin" },
-            "subjects": [{ "kind": "ServiceAccount", "name": "operator", "namespace": NAMESPACE }],
-        }))
-        .unwrap();
+    allow(&server);
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| {
         std::fs::write(directory.path().join(name), content).unwrap();
@@ -78,10 +72,11 @@ pub(crate) fn in_cluster(test: impl AsyncFnOnce(&Bed<'_>) + Send) {
     write("config", &config.to_string());
     write("id", "id");
     write("secret", "s3cr3t");
-    let running = server.run(async || {
-        let client = server.client(account.token()).unwrap();
+    let running = server.admin(async |client| {
+        wait_for_rights(&server.client(account.token())?).await;
         let bed = Bed { client, directory, account, server: &server };
         test(&bed).await;
+        Ok(())
     });
     running.unwrap();
 }

@@ -62,6 +62,7 @@ fn it_gets_ready_and_ends_when_it_is_told_to() {
             assert!(line["level"].is_string(), "{line}");
         }
         assert!(log.contains("started") && log.contains("stopped"), "{log}");
+        assert!(!log.contains("forbidden"), "the chart does not allow this: {log}");
         assert!(!log.contains("s3cr3t") && !log.contains(bed.account.token()), "{log}");
     });
 }

@@ -34,6 +34,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+#[path = "rights.rs"]
+mod rights;
+
 /// Where the operator is.
 pub(crate) const NAMESPACE: &str = "tailscale";
 
@@ -70,25 +73,19 @@ pub(crate) fn in_cluster(flags: &[&str], test: impl AsyncFnOnce(&Cluster) + Send
         server.apply(&serde_json::to_value(definition).unwrap()).unwrap();
     }
     let account = server.account(NAMESPACE, "operator").unwrap();
-    server
-        .apply(&json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": { "name": "operator" },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
-                "name": "cluster-admin" },
-            "subjects": [{ "kind": "ServiceAccount", "name": "operator", "namespace": NAMESPACE }],
-        }))
-        .unwrap();
+    rights::allow(&server);
     let mut all = vec!["operator", "--namespace", NAMESPACE];
     all.extend(flags);
     let settings = Flags::parse_from(all).settings;
     server
-        .run(async || {
-            let client = server.client(account.token()).unwrap();
+        .admin(async |client| {
             wait_for_definitions(&client).await;
             let tailnet = Arc::new(FakeTailnet::new("https://control.example"));
             let writes = Arc::default();
-            let counted = counted(client.clone(), Arc::clone(&writes));
+            let own = server.client(account.token())?;
+            rights::wait_for_rights(&own).await;
+            let forbidden = Arc::default();
+            let counted = counted(own, Arc::clone(&writes), Arc::clone(&forbidden));
             let registry = Registry::new(tailnet.clone());
             let context = Arc::new(Context::new(counted, settings, registry));
             let cluster = Cluster { client, tailnet, writes, context: Arc::clone(&context) };
@@ -99,19 +96,32 @@ pub(crate) fn in_cluster(flags: &[&str], test: impl AsyncFnOnce(&Cluster) + Send
             test(&cluster).await;
             stop.send(()).unwrap();
             tokio::time::timeout(DEADLINE, running).await.expect("the operator stops").unwrap();
+            let forbidden = std::mem::take(&mut *forbidden.lock().unwrap());
+            assert_eq!(forbidden, Vec::<String>::new(), "the chart does not allow this");
+            Ok(())
         })
         .unwrap();
 }
 
-/// The same client; what it writes is noted.
-fn counted(client: Client, writes: Arc<Mutex<Vec<String>>>) -> Client {
+/// The same client; what it writes, and what it may not do, is noted.
+fn counted(
+    client: Client,
+    writes: Arc<Mutex<Vec<String>>>,
+    forbidden: Arc<Mutex<Vec<String>>>,
+) -> Client {
     let noting = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
+        let asked = format!("{} {}", request.method(), request.uri().path());
         if request.method() != hyper::Method::GET {
-            let path = request.uri().path();
-            writes.lock().unwrap().push(format!("{} {path}", request.method()));
+            writes.lock().unwrap().push(asked.clone());
         }
-        let client = client.clone();
-        async move { client.send(request).await }
+        let (client, forbidden) = (client.clone(), Arc::clone(&forbidden));
+        async move {
+            let answer = client.send(request).await;
+            if answer.as_ref().is_ok_and(|answer| answer.status() == hyper::StatusCode::FORBIDDEN) {
+                forbidden.lock().unwrap().push(asked);
+            }
+            answer
+        }
     });
     Client::new(noting, NAMESPACE)
 }

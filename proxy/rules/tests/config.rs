@@ -47,6 +47,10 @@ fn the_examples_are_valid_and_survive_printing() {
     let mut count = 0;
     for entry in std::fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
+        // Others have directories of their own.
+        if path.is_dir() {
+            continue;
+        }
         let text = std::fs::read_to_string(&path).unwrap();
         let config = validate(&text).unwrap_or_else(|e| panic!("{}:\n{e}", path.display()));
         assert!(!config.table.rules().is_empty());

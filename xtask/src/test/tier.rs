@@ -3,7 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use proxy_testbed_programs::{KUBERNETES, Programs, TAILNET};
+use proxy_testbed_programs::{HELM, KUBERNETES, Programs, TAILNET};
 
 /// A kind of test, from the cheapest to the dearest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -139,6 +139,10 @@ impl Target {
         Self { programs: &[KUBERNETES], ..self }
     }
 
+    const fn with_helm(self) -> Self {
+        Self { programs: &[HELM], ..self }
+    }
+
     const fn on_a_tailnet_with_kubernetes(self) -> Self {
         Self { programs: &[TAILNET, KUBERNETES], ..self }
     }
@@ -166,6 +170,7 @@ const TARGETS: &[Target] = &[
     here("xtask", "tasks", Tier::Unit),
     here("proxy-rules", "config", Tier::Golden),
     here("operator", "definitions", Tier::Golden),
+    here("xtask", "chart", Tier::Golden).with_helm(),
     here("operator", "readable", Tier::Property),
     here("operator", "crds", Tier::Namespace).with_kubernetes(),
     here("proxy-testbed", "topology", Tier::Namespace),

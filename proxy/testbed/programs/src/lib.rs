@@ -58,6 +58,17 @@ pub const KUBERNETES: Programs = Programs {
     upstream: "k8s.io/kubernetes",
 };
 
+/// What renders the chart. It comes from the Go module proxy as the others do: no download of a release is trusted.
+pub const HELM: Programs = Programs {
+    name: "chart",
+    variable: "SLUICE_HELM_PROGRAMS",
+    programs: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+    module: "helm",
+    stamps: &["helm.sh/helm/v3/internal/version.version"],
+    version: "v3.22.0",
+    upstream: "helm.sh/helm/v3",
+};
+
 impl Programs {
     /// The directory of the programs, which must be there.
     pub fn find(&self) -> Result<PathBuf> {
@@ -139,7 +150,7 @@ fn key(module: &Path) -> Result<String> {
 mod tests {
     use std::fs;
 
-    use super::{KUBERNETES, TAILNET, key};
+    use super::{HELM, KUBERNETES, TAILNET, key};
 
     #[test]
     fn the_key_follows_sources_and_versions_and_nothing_else() {
@@ -162,7 +173,7 @@ mod tests {
 
     #[test]
     fn each_module_pins_the_version_that_is_stamped() {
-        for programs in [TAILNET, KUBERNETES] {
+        for programs in [TAILNET, KUBERNETES, HELM] {
             let module = fs::read_to_string(programs.source().join("go.mod")).unwrap();
             let version = programs.version.trim_start_matches('v');
             let pin = format!("{} v{version}", programs.upstream);
