@@ -3,6 +3,7 @@
 mod access;
 mod config;
 mod environment;
+pub mod group;
 pub mod metrics;
 pub mod nameserver;
 mod overlay;

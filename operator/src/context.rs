@@ -6,6 +6,7 @@ mod cluster_domain;
 mod counts;
 mod events;
 mod node_ports;
+mod reissues;
 mod settings;
 
 use kube::Client;
@@ -18,6 +19,7 @@ pub use self::{
     counts::Counts,
     events::{Events, Kind},
     node_ports::NodePorts,
+    reissues::Reissues,
     settings::Settings,
 };
 use crate::{apply::Applier, tailnet_api::Registry};
@@ -42,6 +44,8 @@ pub struct Context {
     pub counts: Counts,
     /// The cluster's range of node ports.
     pub node_ports: NodePorts,
+    /// How often keys may be made anew.
+    pub reissues: Reissues,
     /// Writes what belongs to proxies.
     pub applier: Applier,
 }
@@ -56,6 +60,7 @@ impl Context {
             backoffs: Backoffs::default(),
             counts: Counts::default(),
             node_ports: NodePorts::new(client.clone(), &settings.namespace),
+            reissues: Reissues::default(),
             applier: Applier::new(client.clone(), settings.namespace.as_str()),
             client,
             settings,

@@ -5,6 +5,7 @@ mod dns_config;
 mod dns_records;
 mod ingress;
 mod proxy_class;
+mod proxy_group;
 mod reconcile;
 mod service;
 mod standalone;
@@ -34,6 +35,7 @@ pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 
             connector::run(Arc::clone(&context), stop.clone()),
             ingress::run(Arc::clone(&context), stop.clone()),
             proxy_class::run(Arc::clone(&context), stop.clone()),
+            proxy_group::run(Arc::clone(&context), stop.clone()),
             tailnet::run(Arc::clone(&context), stop.clone()),
             dns_config::run(Arc::clone(&context), stop.clone()),
         )

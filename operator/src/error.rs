@@ -1,5 +1,7 @@
 //! Why a reconciliation failed, what that is called in a log or a metric, and when to try again.
 
+use std::time::Duration;
+
 use crate::tailnet_api::{self, RegistryError, Retry};
 
 /// Why a reconciliation failed. No text holds a secret.
@@ -30,6 +32,14 @@ pub enum Error {
     /// A ProxyClass that is not there.
     #[error("ProxyClass `{0}` does not exist: create it, or name another one")]
     ClassMissing(String),
+    /// Keys that did not serve were made anew too often.
+    #[error("auth keys of {parent} were made anew too often: the next one in {} seconds", wait.as_secs())]
+    TooManyKeys {
+        /// Whose keys.
+        parent: String,
+        /// How long until the next one.
+        wait: Duration,
+    },
     /// An object without what every object has.
     #[error("{0} has no {1}: the API server gives every object one")]
     Incomplete(String, &'static str),
@@ -46,6 +56,7 @@ impl Error {
             Self::Registry(RegistryError::Unknown(_)) => "TailnetUnknown",
             Self::Registry(RegistryError::NotReady(_)) => "TailnetNotReady",
             Self::ClassMissing(_) => "ProxyClassMissing",
+            Self::TooManyKeys { .. } => "TooManyKeys",
         }
     }
 
@@ -55,6 +66,7 @@ impl Error {
             Self::Tailnet(error) => error.retry(),
             // The class is watched.
             Self::ClassMissing(_) => Retry::OnChange,
+            Self::TooManyKeys { wait, .. } => Retry::After(*wait),
             _ => Retry::Backoff,
         }
     }

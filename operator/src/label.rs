@@ -51,6 +51,22 @@ pub const HTTP_REDIRECT: &str = "tailscale.com/http-redirect";
 pub const FORWARD_CLUSTER_TRAFFIC: &str =
     "tailscale.com/experimental-forward-cluster-traffic-via-ingress";
 
+/// Of a ProxyGroup: whether its proxies share one ACME account with those of others, `true` or anything else.
+pub const SHARE_ACME_ACCOUNT: &str = "tailscale.com/share-acme-account";
+
+/// On Secrets of ProxyGroups and the like: [`SECRET_CONFIG`], [`SECRET_STATE`] or `certs`.
+pub const SECRET_TYPE: &str = "tailscale.com/secret-type";
+/// A Secret that the operator writes and a replica reads.
+pub const SECRET_CONFIG: &str = "config";
+/// A Secret that a replica keeps its state in.
+pub const SECRET_STATE: &str = "state";
+/// On what was made for a Service on a ProxyGroup.
+pub const SERVICE_TYPE: &str = "tailscale.com/svc-type";
+/// The value of [`SERVICE_TYPE`].
+pub const EGRESS: &str = "egress";
+/// Keeps the Secret with shared ACME accounts.
+pub const ACME_FINALIZER: &str = "tailscale.com/acme-account-protection";
+
 /// The load-balancer class of Services that are exposed.
 pub const LOAD_BALANCER_CLASS: &str = "tailscale";
 
@@ -89,6 +105,8 @@ pub enum ParentKind {
     Ingress,
     /// A Connector.
     Connector,
+    /// A ProxyGroup.
+    ProxyGroup,
 }
 
 impl ParentKind {
@@ -98,12 +116,13 @@ impl ParentKind {
             Self::Service => "svc",
             Self::Ingress => "ingress",
             Self::Connector => "connector",
+            Self::ProxyGroup => "proxygroup",
         }
     }
 
     /// Whether such things are in a namespace.
     pub fn has_namespace(self) -> bool {
-        !matches!(self, Self::Connector)
+        !matches!(self, Self::Connector | Self::ProxyGroup)
     }
 }
 
@@ -123,12 +142,15 @@ pub struct Parent {
 impl Parent {
     /// The labels of every object that was made for it. They find those objects again, those of upstream's operator too.
     pub fn child_labels(&self) -> Labels {
-        labels([
+        let mut all = labels([
             (MANAGED, "true"),
             (PARENT_KIND, self.kind.label()),
             (PARENT_NAME, &self.name),
-            (PARENT_NAMESPACE, &self.namespace),
-        ])
+        ]);
+        if self.kind != ParentKind::ProxyGroup {
+            all.insert(PARENT_NAMESPACE.into(), self.namespace.clone());
+        }
+        all
     }
 }
 

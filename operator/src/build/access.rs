@@ -1,53 +1,62 @@
 //! What the pods of a proxy may do at the API server: read and write their own Secrets, and tell of it in Events.
 
-use k8s_openapi::api::{
-    core::v1::ServiceAccount,
-    rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject},
+use k8s_openapi::{
+    api::{
+        core::v1::ServiceAccount,
+        rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-
-use super::proxy::{Proxy, secret_name};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Its name is the StatefulSet's.
-pub(super) fn account(proxy: &Proxy) -> ServiceAccount {
-    ServiceAccount { metadata: proxy.metadata(&proxy.base), ..ServiceAccount::default() }
+/// Pods and their Secrets.
+pub(super) struct Access {
+    /// Of account, role and binding: they have the StatefulSet's name.
+    pub(super) metadata: ObjectMeta,
+    /// The Secrets that they may read and write.
+    pub(super) secrets: Vec<String>,
+    /// Whether they may list all Secrets of the namespace: tailscaled finds certificates that another replica has renewed in no
+    /// other way.
+    pub(super) lists_secrets: bool,
 }
 
-pub(super) fn role(proxy: &Proxy) -> Role {
-    let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let names = (0..proxy.nodes.len()).map(|ordinal| secret_name(&proxy.base, ordinal)).collect();
-    let secrets = PolicyRule {
-        api_groups: Some(texts(&[""])),
-        resources: Some(texts(&["secrets"])),
-        resource_names: Some(names),
-        verbs: texts(&["get", "patch", "update"]),
-        ..PolicyRule::default()
-    };
-    let events = PolicyRule {
-        api_groups: Some(texts(&[""])),
-        resources: Some(texts(&["events"])),
-        verbs: texts(&["create", "get", "patch"]),
-        ..PolicyRule::default()
-    };
-    // A rule that names no Secret would allow all of them.
-    let rules = if proxy.nodes.is_empty() { vec![events] } else { vec![secrets, events] };
-    Role { metadata: proxy.metadata(&proxy.base), rules: Some(rules) }
-}
+impl Access {
+    pub(super) fn account(&self) -> ServiceAccount {
+        ServiceAccount { metadata: self.metadata.clone(), ..ServiceAccount::default() }
+    }
 
-pub(super) fn binding(proxy: &Proxy) -> RoleBinding {
-    RoleBinding {
-        metadata: proxy.metadata(&proxy.base),
-        role_ref: RoleRef {
-            api_group: GROUP.into(),
-            kind: "Role".into(),
-            name: proxy.base.clone(),
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".into(),
-            name: proxy.base.clone(),
-            namespace: Some(proxy.namespace.clone()),
-            ..Subject::default()
-        }]),
+    pub(super) fn role(&self) -> Role {
+        let rule = |resource: &str, names: Option<&Vec<String>>, verbs: &[&str]| PolicyRule {
+            api_groups: Some(vec![String::new()]),
+            resources: Some(vec![resource.to_owned()]),
+            resource_names: names.cloned(),
+            verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+            ..PolicyRule::default()
+        };
+        let mut rules = Vec::new();
+        if self.lists_secrets {
+            rules.push(rule("secrets", None, &["list"]));
+        }
+        // A rule that names no Secret would allow all of them.
+        if !self.secrets.is_empty() {
+            rules.push(rule("secrets", Some(&self.secrets), &["get", "patch", "update"]));
+        }
+        rules.push(rule("events", None, &["create", "get", "patch"]));
+        Role { metadata: self.metadata.clone(), rules: Some(rules) }
+    }
+
+    pub(super) fn binding(&self) -> RoleBinding {
+        let name = self.metadata.name.clone().unwrap_or_default();
+        RoleBinding {
+            metadata: self.metadata.clone(),
+            role_ref: RoleRef { api_group: GROUP.into(), kind: "Role".into(), name: name.clone() },
+            subjects: Some(vec![Subject {
+                kind: "ServiceAccount".into(),
+                name,
+                namespace: self.metadata.namespace.clone(),
+                ..Subject::default()
+            }]),
+        }
     }
 }

@@ -5,11 +5,7 @@ use k8s_openapi::api::{
     core::v1::{Container as PodContainer, ContainerPort, EnvVar, PodSpec, ResourceRequirements},
 };
 
-use super::{
-    environment::plain,
-    pod::CONTAINER,
-    proxy::{Duty, ProxyType},
-};
+use super::{environment::plain, pod::CONTAINER};
 use crate::{
     crd::{
         container::Container,
@@ -23,14 +19,26 @@ pub(super) const METRICS_PORT: i32 = 9002;
 const DEBUG_PORT: i32 = 9001;
 const STAGING: &str = "https://acme-staging-v02.api.letsencrypt.org/directory";
 
-pub(super) fn apply(set: &mut StatefulSet, class: &ProxyClassSpec, duty: &Duty) {
+/// Which parts of a ProxyClass concern a proxy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Applies {
+    /// Whether its pods can be asked for metrics, and tailscaled in them for help in finding faults.
+    pub(super) endpoints: bool,
+    /// Whether it has certificates made.
+    pub(super) certificates: bool,
+}
+
+pub(super) fn apply(set: &mut StatefulSet, class: &ProxyClassSpec, applies: Applies) {
     let template = set.spec.as_mut().map(|spec| &mut spec.template);
     let Some(template) = template else { return };
     let Some(pod) = template.spec.as_mut() else { return };
     if let Some(container) = container(pod) {
-        endpoints(container, class, duty);
+        // Where connections to the pod's address are led elsewhere, nobody would reach them.
+        if applies.endpoints {
+            endpoints(container, class);
+        }
         let staging = class.use_lets_encrypt_staging_environment == Some(true);
-        if staging && duty.proxy_type() == ProxyType::IngressResource {
+        if staging && applies.certificates {
             set_variable(container, plain("TS_DEBUG_ACME_DIRECTORY_URL", STAGING));
         }
     }
@@ -51,11 +59,8 @@ fn container(pod: &mut PodSpec) -> Option<&mut PodContainer> {
     pod.containers.iter_mut().find(|container| container.name == CONTAINER)
 }
 
-/// Where the proxy tells about itself, unless connections to its address are led elsewhere.
-fn endpoints(container: &mut PodContainer, class: &ProxyClassSpec, duty: &Duty) {
-    if duty.takes_pod_address() {
-        return;
-    }
+/// Where the proxy tells about itself.
+fn endpoints(container: &mut PodContainer, class: &ProxyClassSpec) {
     let metrics = class.metrics.as_ref().is_some_and(|metrics| metrics.enable);
     let own =
         class.stateful_set.as_ref().and_then(|set| set.pod.as_ref()?.tailscale_container.as_ref());

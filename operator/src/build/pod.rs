@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{
-        Capabilities, Container, KeyToPath, PodSpec, ResourceRequirements, SecretVolumeSource,
-        SecurityContext, Volume, VolumeMount,
+        Capabilities, Container, EnvVar, KeyToPath, PodSpec, ResourceRequirements,
+        SecretVolumeSource, SecurityContext, Volume, VolumeMount,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
@@ -20,28 +20,18 @@ use super::{
 pub(super) const CONTAINER: &str = "tailscale";
 
 /// Longer than a proxy serves on after it was told to end (`SLUICE_DRAIN_SECONDS`, 20 unless it is set).
-const GRACE_SECONDS: i64 = 30;
+pub(super) const GRACE_SECONDS: i64 = 30;
 
 pub(super) fn pod(proxy: &Proxy) -> PodSpec {
     let (volumes, mounts) = volumes(proxy);
-    let quantity = |(name, amount): (&str, &str)| (name.to_owned(), Quantity(amount.to_owned()));
-    let container = Container {
-        name: CONTAINER.into(),
-        image: Some(proxy.image.clone()),
-        image_pull_policy: Some("Always".into()),
-        command: Some(vec!["sluice-proxy".into(), "pod".into()]),
-        env: Some(environment(proxy)),
-        resources: Some(ResourceRequirements {
-            requests: Some([("cpu", "1m"), ("memory", "1Mi")].map(quantity).into()),
-            ..ResourceRequirements::default()
-        }),
-        security_context: Some(security_context(&proxy.duty)),
-        volume_mounts: Some(mounts),
-        ..Container::default()
-    };
     PodSpec {
         service_account_name: Some(proxy.base.clone()),
-        containers: vec![container],
+        containers: vec![container(
+            &proxy.image,
+            environment(proxy),
+            mounts,
+            proxy.duty.is_user_space(),
+        )],
         volumes: Some(volumes),
         priority_class_name: proxy.priority_class.clone(),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
@@ -49,10 +39,17 @@ pub(super) fn pod(proxy: &Proxy) -> PodSpec {
     }
 }
 
-/// Never privileged. The data path needs NET_ADMIN and BPF, the TUN device's node MKNOD.
-fn security_context(duty: &Duty) -> SecurityContext {
-    let needed: &[&str] = if duty.is_user_space() { &[] } else { &["BPF", "MKNOD", "NET_ADMIN"] };
-    SecurityContext {
+/// The container of a proxy. Never privileged: the data path needs NET_ADMIN and BPF, the TUN device's node MKNOD, and who
+/// forwards no packets needs nothing.
+pub(super) fn container(
+    image: &str,
+    environment: Vec<EnvVar>,
+    mounts: Vec<VolumeMount>,
+    is_user_space: bool,
+) -> Container {
+    let quantity = |(name, amount): (&str, &str)| (name.to_owned(), Quantity(amount.to_owned()));
+    let needed: &[&str] = if is_user_space { &[] } else { &["BPF", "MKNOD", "NET_ADMIN"] };
+    let security = SecurityContext {
         allow_privilege_escalation: Some(false),
         privileged: Some(false),
         capabilities: Some(Capabilities {
@@ -60,6 +57,20 @@ fn security_context(duty: &Duty) -> SecurityContext {
             drop: Some(vec!["ALL".into()]),
         }),
         ..SecurityContext::default()
+    };
+    Container {
+        name: CONTAINER.into(),
+        image: Some(image.to_owned()),
+        image_pull_policy: Some("Always".into()),
+        command: Some(vec!["sluice-proxy".into(), "pod".into()]),
+        env: Some(environment),
+        resources: Some(ResourceRequirements {
+            requests: Some([("cpu", "1m"), ("memory", "1Mi")].map(quantity).into()),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(security),
+        volume_mounts: Some(mounts),
+        ..Container::default()
     }
 }
 

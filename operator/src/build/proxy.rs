@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::api::DynamicObject;
 use secrecy::SecretString;
 
-use super::{access, metrics, secret, stateful_set};
+use super::{access::Access, metrics::Measured, overlay::Applies, secret, stateful_set};
 use crate::{
     annotation::Carries,
     crd::proxy_class::ProxyClassSpec,
@@ -93,6 +93,8 @@ pub enum ProxyType {
     IngressResource,
     /// `connector`
     Connector,
+    /// `proxygroup`
+    ProxyGroup,
 }
 
 impl ProxyType {
@@ -103,6 +105,7 @@ impl ProxyType {
             Self::Ingress => "ingress_service",
             Self::IngressResource => "ingress_resource",
             Self::Connector => "connector",
+            Self::ProxyGroup => "proxygroup",
         }
     }
 
@@ -125,11 +128,19 @@ impl Duty {
 
     /// What tailscaled tells the control server about itself (`TS_INTERNAL_APP`).
     pub fn app(&self) -> &'static str {
-        match self.proxy_type() {
-            ProxyType::Egress => "k8s-operator-egress-proxy",
-            ProxyType::Ingress => "k8s-operator-ingress-proxy",
-            ProxyType::IngressResource => "k8s-operator-ingress-resource",
-            ProxyType::Connector => "k8s-operator-connector-resource",
+        match self {
+            Self::Carry(carries) if carries.is_egress() => "k8s-operator-egress-proxy",
+            Self::Carry(_) => "k8s-operator-ingress-proxy",
+            Self::Serve { .. } => "k8s-operator-ingress-resource",
+            Self::Connect(_) => "k8s-operator-connector-resource",
+        }
+    }
+
+    /// Which parts of a ProxyClass concern it.
+    pub(super) fn applies(&self) -> Applies {
+        Applies {
+            endpoints: !self.takes_pod_address(),
+            certificates: matches!(self, Self::Serve { .. }),
         }
     }
 
@@ -170,15 +181,22 @@ pub struct Objects {
 
 /// What makes this proxy.
 pub fn objects(proxy: &Proxy) -> Box<Objects> {
+    let secrets = (0..proxy.nodes.len()).map(|ordinal| secret_name(&proxy.base, ordinal));
+    let access = Access {
+        metadata: proxy.metadata(&proxy.base),
+        secrets: secrets.collect(),
+        lists_secrets: false,
+    };
+    let measured = Measured::of(proxy);
     Box::new(Objects {
-        account: access::account(proxy),
-        role: access::role(proxy),
-        binding: access::binding(proxy),
+        account: access.account(),
+        role: access.role(),
+        binding: access.binding(),
         headless: headless(proxy),
         secrets: secret::all(proxy),
         stateful_set: stateful_set::stateful_set(proxy),
-        metrics: metrics::service(proxy),
-        monitor: metrics::monitor(proxy),
+        metrics: measured.as_ref().map(Measured::service),
+        monitor: measured.as_ref().and_then(Measured::monitor),
     })
 }
 

@@ -42,7 +42,7 @@ pub(super) fn stateful_set(proxy: &Proxy) -> StatefulSet {
         ..StatefulSet::default()
     };
     if let Some(class) = &proxy.class {
-        overlay::apply(&mut set, class, &proxy.duty);
+        overlay::apply(&mut set, class, proxy.duty.applies());
     }
     set
 }

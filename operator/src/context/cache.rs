@@ -3,6 +3,8 @@
 //! A cache lags behind our own writes. That is harmless: objects are applied under names that follow from their parents, and
 //! what must not be done twice (a key) is preceded by a read of the API server itself.
 
+mod trigger;
+
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
@@ -13,7 +15,7 @@ use k8s_openapi::{
     NamespaceResourceScope,
     api::{
         apps::v1::{Deployment, StatefulSet},
-        core::v1::{ConfigMap, Secret, Service, ServiceAccount},
+        core::v1::{ConfigMap, Node, NodeStatus, Pod, Secret, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
         rbac::v1::{Role, RoleBinding},
     },
@@ -29,12 +31,14 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
+pub use self::trigger::Trigger;
+use self::trigger::{Tell, child};
 use crate::{
-    crd::{DnsConfig, ProxyClass},
-    label::{self, Labels},
+    crd::{DnsConfig, ProxyClass, ProxyGroup},
+    label::{self, Labels, ParentKind},
 };
 
-/// What is in the operator's namespace and has the label [`label::MANAGED`], all ProxyClasses and DNSConfigs.
+/// What is in the operator's namespace and has the label [`label::MANAGED`], and what is in no namespace.
 pub struct Cache {
     /// Secrets.
     pub secrets: Store<Secret>,
@@ -54,34 +58,19 @@ pub struct Cache {
     pub deployments: Store<Deployment>,
     /// EndpointSlices, which have the labels of their Services.
     pub slices: Store<EndpointSlice>,
+    /// Pods of ProxyGroups, without who owns which of their fields.
+    pub pods: Store<Pod>,
     /// ProxyClasses.
     pub classes: Store<ProxyClass>,
     /// DNSConfigs.
     pub dns_configs: Store<DnsConfig>,
+    /// ProxyGroups.
+    pub groups: Store<ProxyGroup>,
+    /// Nodes, with their labels and addresses only.
+    pub nodes: Store<Node>,
     listeners: Arc<Mutex<Vec<mpsc::UnboundedSender<Trigger>>>>,
     _watches: JoinSet<()>,
 }
-
-/// What changed, so that its parents are reconciled.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Trigger {
-    /// Something that was made for this.
-    Child {
-        /// The value of [`label::PARENT_KIND`].
-        kind: String,
-        /// The parent's namespace; to be ignored for what has none.
-        namespace: String,
-        /// The parent's name.
-        name: String,
-    },
-    /// A ProxyClass.
-    Class(String),
-    /// Pods behind a Service, or a DNSConfig: names of the tailnet may lead elsewhere.
-    Names,
-}
-
-/// Spreads changes of one kind.
-type Tell<K> = fn(&K) -> Option<Trigger>;
 
 impl Cache {
     /// Starts the watches; they end with the cache.
@@ -89,7 +78,7 @@ impl Cache {
         let listeners = Arc::default();
         let mut start = Start { client, namespace, listeners: &listeners, watches: JoinSet::new() };
         Self {
-            secrets: start.children(),
+            secrets: start.watch(start.own(), managed(&[]), trigger::secret, |_| {}),
             services: start.children(),
             stateful_sets: start.children(),
             accounts: start.children(),
@@ -97,14 +86,36 @@ impl Cache {
             bindings: start.children(),
             config_maps: start.children(),
             deployments: start.children(),
-            slices: start.managed(|_| Some(Trigger::Names)),
-            dns_configs: start.watch(Api::all(client.clone()), watcher::Config::default(), |_| {
-                Some(Trigger::Names)
-            }),
+            slices: start.watch(start.own(), managed(&[]), trigger::slice, |_| {}),
+            dns_configs: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                |_: &DnsConfig| vec![Trigger::Names],
+                |_| {},
+            ),
+            pods: start.watch(
+                start.own(),
+                managed(&[(label::PARENT_KIND, ParentKind::ProxyGroup.label())]),
+                trigger::pod,
+                |pod: &mut Pod| pod.metadata.managed_fields = None,
+            ),
             classes: start.watch(
                 Api::all(client.clone()),
                 watcher::Config::default(),
-                |class: &ProxyClass| Some(Trigger::Class(class.name_any())),
+                |class: &ProxyClass| vec![Trigger::Class(class.name_any())],
+                |_| {},
+            ),
+            groups: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                |group: &ProxyGroup| vec![Trigger::Group(group.name_any())],
+                |_| {},
+            ),
+            nodes: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                |_: &Node| vec![Trigger::Node],
+                slim,
             ),
             _watches: start.watches,
             listeners,
@@ -123,8 +134,11 @@ impl Cache {
         let _ = self.config_maps.wait_until_ready().await;
         let _ = self.deployments.wait_until_ready().await;
         let _ = self.slices.wait_until_ready().await;
+        let _ = self.pods.wait_until_ready().await;
         let _ = self.classes.wait_until_ready().await;
         let _ = self.dns_configs.wait_until_ready().await;
+        let _ = self.groups.wait_until_ready().await;
+        let _ = self.nodes.wait_until_ready().await;
     }
 
     /// Whether everything has been listed once.
@@ -168,31 +182,31 @@ impl Start<'_> {
             + Sync
             + 'static,
     {
-        self.managed(child)
+        self.watch(self.own(), managed(&[]), child, |_| {})
     }
 
-    /// What is the operator's in its namespace.
-    fn managed<K>(&mut self, tell: Tell<K>) -> Store<K>
+    fn own<K>(&self) -> Api<K>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned
-            + Send
-            + Sync
-            + 'static,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        let config = watcher::Config::default().labels(&format!("{}=true", label::MANAGED));
-        self.watch(Api::namespaced(self.client.clone(), self.namespace), config, tell)
+        Api::namespaced(self.client.clone(), self.namespace)
     }
 
-    fn watch<K>(&mut self, api: Api<K>, config: watcher::Config, tell: Tell<K>) -> Store<K>
+    /// `slim` takes away what nobody needs.
+    fn watch<K>(
+        &mut self,
+        api: Api<K>,
+        config: watcher::Config,
+        tell: Tell<K>,
+        slim: fn(&mut K),
+    ) -> Store<K>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     {
         let (store, writer) = reflector::store();
         let listeners = Arc::clone(self.listeners);
-        let events = reflector::reflector(writer, watcher(api, config).default_backoff());
+        let events =
+            reflector::reflector(writer, watcher(api, config).default_backoff().modify(slim));
         self.watches.spawn(events.for_each(move |event| {
             match event {
                 Ok(
@@ -200,7 +214,7 @@ impl Start<'_> {
                     | watcher::Event::InitApply(object)
                     | watcher::Event::Delete(object),
                 ) => {
-                    if let Some(trigger) = tell(&object) {
+                    for trigger in tell(&object) {
                         let mut listeners =
                             listeners.lock().unwrap_or_else(PoisonError::into_inner);
                         listeners
@@ -218,11 +232,19 @@ impl Start<'_> {
     }
 }
 
-fn child<K: Resource<DynamicType = ()>>(object: &K) -> Option<Trigger> {
-    let label = |key: &str| object.labels().get(key).cloned();
-    Some(Trigger::Child {
-        kind: label(label::PARENT_KIND)?,
-        namespace: label(label::PARENT_NAMESPACE).unwrap_or_default(),
-        name: label(label::PARENT_NAME)?,
-    })
+/// What is the operator's, with these labels besides.
+fn managed(more: &[(&str, &str)]) -> watcher::Config {
+    let all = more.iter().copied().chain([(label::MANAGED, "true")]);
+    watcher::Config::default().labels(&label::selector(&label::labels(all)))
+}
+
+/// Nodes are large, and tell much that changes often.
+fn slim(node: &mut Node) {
+    node.metadata.managed_fields = None;
+    node.metadata.annotations = None;
+    node.spec = None;
+    if let Some(status) = &mut node.status {
+        let addresses = status.addresses.take();
+        *status = NodeStatus { addresses, ..NodeStatus::default() };
+    }
 }

@@ -43,6 +43,10 @@ pub struct Settings {
     #[arg(long, env = "OPERATOR_DEFAULT_LOAD_BALANCER", default_value = "false",
         value_parser = boolean, action = clap::ArgAction::Set)]
     pub default_load_balancer: bool,
+    /// Let ingress ProxyGroups share one ACME account, unless their annotation `tailscale.com/share-acme-account` says otherwise.
+    #[arg(long, env = "OPERATOR_SHARED_ACME_ACCOUNT_KEY", default_value = "false",
+        value_parser = boolean, action = clap::ArgAction::Set)]
+    pub shared_acme_account_key: bool,
     /// The class of Ingresses that are ours.
     #[arg(long, env = "OPERATOR_INGRESS_CLASS_NAME", default_value = "tailscale")]
     pub ingress_class_name: String,

@@ -57,7 +57,7 @@ fn all(
                 kind == label::NAMESERVER || dns_records::concerns(&kind)
             }
             Trigger::Names => true,
-            Trigger::Class(_) => false,
+            _ => false,
         };
         let found = if concerns { store.state() } else { Vec::new() };
         stream::iter(found).map(|found| ObjectRef::from(found.as_ref()))

@@ -1,6 +1,6 @@
 //! Reconciles all objects of a kind, as often as they change or something else that concerns them does.
 
-use std::{fmt::Debug, pin::pin, sync::Arc};
+use std::{fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
 use futures::{Future, Stream, StreamExt as _};
 use kube::{
@@ -34,12 +34,16 @@ pub(super) trait Reconciled:
     /// Reconciliations of the kind at once.
     const CONCURRENCY: u16 = 8;
 
+    /// How long to wait for further changes of an object or of what concerns it, so that they are answered at once.
+    const DEBOUNCE: Duration = Duration::ZERO;
+
     /// One reconciliation, from what is asked for to what is told.
     fn step(&self, context: &Context) -> impl Future<Output = Result<Action, Error>> + Send;
 }
 
 impl<K: Standalone> Reconciled for K {
     const CONTROLLER: &str = <K as Standalone>::CONTROLLER;
+    const DEBOUNCE: Duration = <K as Standalone>::DEBOUNCE;
 
     fn step(&self, context: &Context) -> impl Future<Output = Result<Action, Error>> + Send {
         Standalone::step(self, context)
@@ -66,7 +70,9 @@ pub(super) async fn drive<K, S>(
         let _ = store.wait_until_ready().await;
     };
     let outcomes = controller
-        .with_config(controller::Config::default().concurrency(K::CONCURRENCY))
+        .with_config(
+            controller::Config::default().concurrency(K::CONCURRENCY).debounce(K::DEBOUNCE),
+        )
         .reconcile_on(changes)
         .graceful_shutdown_on(stop)
         .run(reconcile::<K>, retry::<K>, context);

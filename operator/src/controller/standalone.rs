@@ -9,11 +9,11 @@ mod write;
 
 pub(super) use self::{
     children::Children,
-    cleanup::{Done, clean_up},
-    device::{DeviceInfo, device_info, https_name},
-    keys::nodes,
+    cleanup::{Done, clean_up, delete_all, is_abandoned},
+    device::{DeviceInfo, device_id, device_info, https_name, text},
+    keys::{Keys, nodes},
     run::{Standalone, run},
-    write::write,
+    write::{delete, monitor, write},
 };
 use crate::{
     context::Context,

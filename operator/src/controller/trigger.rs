@@ -26,6 +26,7 @@ pub(super) fn parents<K: Standalone>(
                 .iter()
                 .map(|object| ObjectRef::from(object.as_ref()))
                 .collect(),
+            // Of those who say so in `Standalone::more`.
             _ => Vec::new(),
         };
         stream::iter(found)

@@ -130,11 +130,13 @@ async fn wait_for_definitions(client: &Client) {
     let classes: Api<operator::crd::ProxyClass> = Api::all(client.clone());
     let connectors: Api<operator::crd::Connector> = Api::all(client.clone());
     let tailnets: Api<operator::crd::Tailnet> = Api::all(client.clone());
+    let groups: Api<operator::crd::ProxyGroup> = Api::all(client.clone());
     let all = ListParams::default();
     let ready = async {
         while classes.list(&all).await.is_err()
             || connectors.list(&all).await.is_err()
             || tailnets.list(&all).await.is_err()
+            || groups.list(&all).await.is_err()
         {
             tokio::time::sleep(PAUSE).await;
         }
@@ -177,7 +179,7 @@ impl Cluster {
         std::mem::take(&mut *self.writes.lock().unwrap())
     }
 
-    fn api<K>(&self, namespace: &str) -> Api<K>
+    pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
@@ -351,6 +353,7 @@ impl Cluster {
         for (group, version, kind) in [
             ("", "v1", "Secret"),
             ("", "v1", "Service"),
+            ("", "v1", "ConfigMap"),
             ("", "v1", "ServiceAccount"),
             ("apps", "v1", "StatefulSet"),
             ("rbac.authorization.k8s.io", "v1", "Role"),

@@ -6,7 +6,8 @@ use k8s_openapi::{
     NamespaceResourceScope,
     api::{
         apps::v1::StatefulSet,
-        core::v1::{Secret, Service, ServiceAccount},
+        core::v1::{ConfigMap, Secret, Service, ServiceAccount},
+        discovery::v1::EndpointSlice,
         rbac::v1::{Role, RoleBinding},
     },
 };
@@ -19,15 +20,23 @@ use crate::cluster::{Cluster, NAMESPACE};
 /// Compares everything that was made for a parent with a file, or writes the file.
 pub(crate) async fn check(cluster: &Cluster, parent: &str, file: &str) {
     let base = cluster.stateful_set(parent).await.name_any();
+    let suffix = base.rsplit('-').next().unwrap();
+    let all = objects(cluster, parent).await;
+    compare("standalone", file, &all, |text| text.replace(&format!("-{suffix}"), "-SUFFIX"));
+}
+
+/// Everything that was made for a parent.
+pub(crate) async fn objects(cluster: &Cluster, parent: &str) -> Vec<Value> {
     let mut all = Vec::new();
     add::<ServiceAccount>(cluster, parent, &mut all).await;
     add::<Role>(cluster, parent, &mut all).await;
     add::<RoleBinding>(cluster, parent, &mut all).await;
     add::<Service>(cluster, parent, &mut all).await;
     add::<Secret>(cluster, parent, &mut all).await;
+    add::<ConfigMap>(cluster, parent, &mut all).await;
+    add::<EndpointSlice>(cluster, parent, &mut all).await;
     add::<StatefulSet>(cluster, parent, &mut all).await;
-    let suffix = base.rsplit('-').next().unwrap();
-    compare("standalone", file, &all, |text| text.replace(&format!("-{suffix}"), "-SUFFIX"));
+    all
 }
 
 /// Compares objects with a file of a test target, or writes the file. What differs from run to run is hidden first.
@@ -43,6 +52,7 @@ pub(crate) fn compare(
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(target);
     let path = directory.join("golden").join(file);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, &found).unwrap();
     }
     let wanted = std::fs::read_to_string(&path).unwrap_or_default();
@@ -81,7 +91,8 @@ pub(crate) fn owned_part(object: &Value) -> Value {
 
 fn wanted_part(object: &Value) -> Value {
     let mut part = owned_part(object);
-    if let Some(data) = part.get_mut("data").and_then(Value::as_object_mut) {
+    for key in ["data", "binaryData"] {
+        let Some(data) = part.get_mut(key).and_then(Value::as_object_mut) else { continue };
         for value in data.values_mut() {
             let bytes: k8s_openapi::ByteString = serde_json::from_value(value.clone()).unwrap();
             *value = serde_json::from_slice(&bytes.0).unwrap();
@@ -100,6 +111,10 @@ fn owned(fields: &Value, object: &Value) -> Value {
         let mut part = Vec::new();
         for item in items {
             for (key, below) in fields {
+                let own = format!("v:{item}");
+                if *key == own {
+                    part.push(item.clone());
+                }
                 let Some(keys) = key.strip_prefix("k:") else { continue };
                 let keys: Value = serde_json::from_str(keys).unwrap();
                 if keys.as_object().unwrap().iter().all(|(key, value)| item[key] == *value) {
@@ -123,7 +138,7 @@ fn hide_uid(value: &mut Value, parent: &Value) {
     match value {
         Value::Object(fields) => {
             for (key, value) in fields.iter_mut() {
-                if key == "app" && value.is_string() {
+                if (key == "app" || key == "uid") && value.is_string() {
                     *value = json!(format!("UID of {}", parent.as_str().unwrap_or("parent")));
                 } else {
                     hide_uid(value, parent);

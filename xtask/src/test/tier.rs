@@ -212,6 +212,7 @@ const TARGETS: &[Target] = &[
     here("operator", "running", Tier::Process).with_kubernetes(),
     here("operator", "nameserver", Tier::Process),
     here("operator", "kinds", Tier::Namespace).with_kubernetes(),
+    here("operator", "groups", Tier::Namespace).with_kubernetes(),
     everywhere("proxy", "packet", Tier::Packet),
     in_guests("proxy", "kernel_coexistence", Tier::Namespace),
     here("proxy", "scale", Tier::Packet),

@@ -6,7 +6,7 @@ use k8s_openapi::{
     NamespaceResourceScope,
     api::{
         apps::v1::StatefulSet,
-        core::v1::{Secret, Service, ServiceAccount},
+        core::v1::{ConfigMap, Secret, Service, ServiceAccount},
         rbac::v1::{Role, RoleBinding},
     },
 };
@@ -16,13 +16,14 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use super::device_info;
+use super::device_id;
 use crate::{
     build::metrics,
     context::{Context, labelled},
     controller::dns_records::release,
+    crd::Tailnet,
     error::{Error, ResultExt as _},
-    label::{self, Parent},
+    label::{self, Parent, ParentKind},
     tailnet_api::{RegistryError, TailnetApi},
 };
 
@@ -63,13 +64,16 @@ pub(in crate::controller) async fn clean_up(
     let secrets: Api<Secret> = Api::namespaced(client(), namespace);
     let what = || format!("list Secrets of {labels} in {namespace}");
     let secrets = secrets.list(&all).await.doing(what)?.items;
-    let devices: Vec<_> = secrets.iter().filter_map(device_info).collect();
-    if !devices.is_empty() {
-        // Without devices nobody needs the tailnet, which may be gone before what is in it.
+    let devices: Vec<_> = secrets.iter().filter_map(device_id).collect();
+    if is_abandoned(context, &tailnet).await? {
+        let devices: Vec<_> = devices.iter().map(ToString::to_string).collect();
+        tracing::warn!(?devices, parent = %parent.name, "devices stay in a tailnet that is gone");
+    } else if !devices.is_empty() {
+        // Without devices nobody needs the tailnet.
         let tailnet = tailnet?;
         for device in devices {
-            tailnet.delete_device(&device.id).await?;
-            tracing::info!(device = %device.id, parent = %parent.name, "deleted a device");
+            tailnet.delete_device(&device).await?;
+            tracing::info!(%device, parent = %parent.name, "deleted a device");
         }
     }
     for service in labelled(&context.cache.services, &parent.child_labels()) {
@@ -80,13 +84,31 @@ pub(in crate::controller) async fn clean_up(
     delete_all::<Secret>(context, &labels).await?;
     delete_all::<Service>(context, &own).await?;
     delete_all::<Service>(context, &label::selector(&metrics::selector(parent))).await?;
+    if parent.kind == ParentKind::ProxyGroup {
+        delete_all::<ConfigMap>(context, &labels).await?;
+    }
     delete_all::<RoleBinding>(context, &labels).await?;
     delete_all::<Role>(context, &labels).await?;
     delete_all::<ServiceAccount>(context, &labels).await?;
     Ok(Done::Yes)
 }
 
-async fn delete_all<K>(context: &Context, selector: &str) -> Result<(), Error>
+/// Whether what is asked of a tailnet can never be done: its Tailnet is gone. One that is not known yet is waited for.
+pub(in crate::controller) async fn is_abandoned(
+    context: &Context,
+    tailnet: &Result<Arc<dyn TailnetApi>, RegistryError>,
+) -> Result<bool, Error> {
+    let Err(RegistryError::Unknown(name)) = tailnet else { return Ok(false) };
+    let tailnets: Api<Tailnet> = Api::all(context.client.clone());
+    let found = tailnets.get_metadata_opt(name).await.doing(|| format!("read Tailnet {name}"))?;
+    Ok(found.is_none())
+}
+
+/// Deletes everything of a kind in the operator's namespace that has these labels.
+pub(in crate::controller) async fn delete_all<K>(
+    context: &Context,
+    selector: &str,
+) -> Result<(), Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone

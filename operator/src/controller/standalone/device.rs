@@ -17,6 +17,17 @@ pub(in crate::controller) struct DeviceInfo {
     pub(in crate::controller) addresses: Vec<IpAddr>,
 }
 
+/// The ID of a Secret's device: as the proxy tells it, or else as tailscaled keeps it.
+pub(in crate::controller) fn device_id(secret: &Secret) -> Option<DeviceId> {
+    let told = text(secret, "device_id").filter(|id| !id.is_empty());
+    let id = told.or_else(|| {
+        let profile = text(secret, &text(secret, "_current-profile")?)?;
+        let profile: serde_json::Value = serde_json::from_str(&profile).ok()?;
+        profile.pointer("/Config/NodeID")?.as_str().map(str::to_owned)
+    });
+    id.filter(|id| !id.is_empty()).map(DeviceId::new)
+}
+
 /// The device of a Secret, once it has logged in.
 pub(in crate::controller) fn device_info(secret: &Secret) -> Option<DeviceInfo> {
     let id = text(secret, "device_id").filter(|id| !id.is_empty())?;
@@ -44,7 +55,7 @@ pub(in crate::controller) fn https_name(secret: &Secret) -> Option<Result<String
 }
 
 /// A value of a Secret that is text.
-pub(super) fn text(secret: &Secret, key: &str) -> Option<String> {
+pub(in crate::controller) fn text(secret: &Secret, key: &str) -> Option<String> {
     let value = secret.data.as_ref()?.get(key)?;
     String::from_utf8(value.0.clone()).ok()
 }

@@ -1,6 +1,6 @@
 //! What a kind of object with a proxy of its own has to tell the controller.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use futures::{
     Future, StreamExt as _,
@@ -38,6 +38,9 @@ pub(in crate::controller) trait Standalone:
 
     /// What counts, metrics and logs call the controller.
     const CONTROLLER: &str;
+
+    /// How long to wait for further changes, so that they are answered at once.
+    const DEBOUNCE: Duration = Duration::ZERO;
 
     /// The ProxyClass that an object's proxy has, if it asks for one.
     fn class(&self, context: &Context) -> Option<String>;

@@ -50,7 +50,7 @@ pub(in crate::controller) async fn write(
 }
 
 /// The monitor of a metrics Service, which it ends with.
-async fn monitor(
+pub(in crate::controller) async fn monitor(
     context: &Context,
     name: &str,
     wanted: Option<DynamicObject>,
@@ -106,7 +106,7 @@ async fn orphans(
 }
 
 /// Deletes an object of the operator's namespace; that it is gone already is as good.
-pub(super) async fn delete<K>(context: &Context, name: &str) -> Result<(), Error>
+pub(in crate::controller) async fn delete<K>(context: &Context, name: &str) -> Result<(), Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone

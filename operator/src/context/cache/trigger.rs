@@ -1,0 +1,69 @@
+//! What a change of a watched object is told as.
+
+use k8s_openapi::api::{
+    core::v1::{Pod, Secret},
+    discovery::v1::EndpointSlice,
+};
+use kube::{Resource, ResourceExt as _};
+
+use crate::{build::group::ACME_ACCOUNTS, label};
+
+/// What changed, so that its parents are reconciled.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Trigger {
+    /// Something that was made for this.
+    Child {
+        /// The value of [`label::PARENT_KIND`].
+        kind: String,
+        /// The parent's namespace; to be ignored for what has none.
+        namespace: String,
+        /// The parent's name.
+        name: String,
+    },
+    /// A ProxyClass.
+    Class(String),
+    /// A ProxyGroup.
+    Group(String),
+    /// A pod of a ProxyGroup.
+    Pod(String),
+    /// Something that was made for a Service on a ProxyGroup.
+    OnGroup(String),
+    /// Pods behind a Service, or a DNSConfig: names of the tailnet may lead elsewhere.
+    Names,
+    /// A node.
+    Node,
+    /// The Secret with shared ACME accounts.
+    Accounts,
+}
+
+/// Spreads changes of one kind.
+pub(super) type Tell<K> = fn(&K) -> Vec<Trigger>;
+
+pub(super) fn child<K: Resource<DynamicType = ()>>(object: &K) -> Vec<Trigger> {
+    let label = |key: &str| object.labels().get(key).cloned();
+    let parent = label(label::PARENT_KIND).zip(label(label::PARENT_NAME));
+    let parent = parent.map(|(kind, name)| {
+        let namespace = label(label::PARENT_NAMESPACE).unwrap_or_default();
+        Trigger::Child { kind, namespace, name }
+    });
+    parent.into_iter().chain(label(label::PROXY_GROUP).map(Trigger::OnGroup)).collect()
+}
+
+pub(super) fn secret(secret: &Secret) -> Vec<Trigger> {
+    if secret.metadata.name.as_deref() == Some(ACME_ACCOUNTS) {
+        return vec![Trigger::Accounts];
+    }
+    child(secret)
+}
+
+pub(super) fn slice(slice: &EndpointSlice) -> Vec<Trigger> {
+    // Those that Kubernetes makes for Services of ours are not made for their parents.
+    let is_ours = slice.labels().contains_key(label::SERVICE_TYPE);
+    let parents = if is_ours { child(slice) } else { Vec::new() };
+    parents.into_iter().chain([Trigger::Names]).collect()
+}
+
+pub(super) fn pod(pod: &Pod) -> Vec<Trigger> {
+    let group = pod.labels().get(label::PARENT_NAME).cloned();
+    group.map(Trigger::Pod).into_iter().collect()
+}
