@@ -1,6 +1,7 @@
 //! From what is valid to objects: pure, cannot fail.
 
 mod access;
+pub mod admission;
 mod config;
 mod environment;
 pub mod group;

@@ -6,6 +6,7 @@ mod dns_records;
 mod ingress;
 mod proxy_class;
 mod proxy_group;
+mod proxy_group_policy;
 mod reconcile;
 mod service;
 mod standalone;
@@ -38,6 +39,7 @@ pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 
             proxy_group::run(Arc::clone(&context), stop.clone()),
             tailnet::run(Arc::clone(&context), stop.clone()),
             dns_config::run(Arc::clone(&context), stop.clone()),
+            proxy_group_policy::run(Arc::clone(&context), stop.clone()),
         )
     };
     let late = async {

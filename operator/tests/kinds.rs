@@ -26,3 +26,7 @@ mod dns_records;
 mod golden;
 #[path = "kinds/made.rs"]
 mod made;
+#[path = "kinds/policies.rs"]
+mod policies;
+#[path = "standalone/rights.rs"]
+mod rights;

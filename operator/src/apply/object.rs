@@ -40,13 +40,26 @@ impl Applier {
             + DeserializeOwned,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
+        self.apply_with(&api, desired, live).await
+    }
+
+    /// The same for a kind that may be in no namespace.
+    pub async fn apply_with<K>(
+        &self,
+        api: &Api<K>,
+        desired: &K,
+        live: Option<&K>,
+    ) -> Result<K, Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+    {
         if let Some(live) = live {
-            if self.is_so(&K::kind(&()), desired, Some(live))? {
+            if Self::is_so(&K::kind(&()), desired, Some(live))? {
                 return Ok(live.clone());
             }
-            self.take_over(&api, desired, live).await?;
+            self.take_over(api, desired, live).await?;
         }
-        self.patch(&api, &K::kind(&()), desired).await
+        self.patch(api, &K::kind(&()), desired).await
     }
 
     /// Leaves nothing of the specification that somebody else wrote before us, upstream's operator above all: applying would
@@ -56,7 +69,7 @@ impl Applier {
         K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
     {
         let name = live.name_any();
-        let what = || format!("take over {} {}/{name}", K::kind(&()), self.namespace);
+        let what = || format!("take over {} {}", K::kind(&()), place(live));
         let mut next = serde_json::to_value(live).doing(what)?;
         let wanted = serde_json::to_value(desired).doing(what)?;
         let Some(spec) = wanted.get("spec").filter(|_| !is_applied(&next)) else { return Ok(()) };
@@ -78,18 +91,18 @@ impl Applier {
         live: Option<&DynamicObject>,
     ) -> Result<(), Error> {
         let kind = desired.types.as_ref().map_or("", |types| &types.kind);
-        if self.is_so(kind, desired, live)? {
+        if Self::is_so(kind, desired, live)? {
             return Ok(());
         }
         self.patch(api, kind, desired).await.map(drop)
     }
 
-    fn is_so<K>(&self, kind: &str, desired: &K, live: Option<&K>) -> Result<bool, Error>
+    fn is_so<K>(kind: &str, desired: &K, live: Option<&K>) -> Result<bool, Error>
     where
         K: Resource + Serialize,
     {
         let Some(live) = live else { return Ok(false) };
-        let what = || format!("compare {kind} {}/{}", self.namespace, desired.name_any());
+        let what = || format!("compare {kind} {}", place(desired));
         let wanted = serde_json::to_value(desired).doing(what)?;
         let there = serde_json::to_value(live).doing(what)?;
         Ok(!needs_write(&wanted, &there, FIELD_MANAGER, ""))
@@ -101,7 +114,7 @@ impl Applier {
     {
         let name = desired.name_any();
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        let what = || format!("apply {kind} {}/{name}", self.namespace);
+        let what = || format!("apply {kind} {}", place(desired));
         let object = api.patch(&name, &params, &Patch::Apply(desired)).await.doing(what)?;
         tracing::info!(kind, name, "applied");
         Ok(object)
@@ -130,6 +143,12 @@ impl Applier {
         api.patch_status(&name, &params, &Patch::Apply(wanted)).await.doing(what)?;
         Ok(true)
     }
+}
+
+/// Where an object is: its name, behind its namespace if it is in one.
+fn place<K: Resource>(object: &K) -> String {
+    let name = object.name_any();
+    object.namespace().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"))
 }
 
 /// Whether we have ever written this status.

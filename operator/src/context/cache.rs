@@ -14,6 +14,7 @@ use futures::{FutureExt as _, StreamExt as _, channel::mpsc};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
+        admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
         apps::v1::{Deployment, StatefulSet},
         core::v1::{ConfigMap, Node, NodeStatus, Pod, Secret, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
@@ -34,7 +35,7 @@ use tokio::task::JoinSet;
 pub use self::trigger::Trigger;
 use self::trigger::{Tell, child};
 use crate::{
-    crd::{DnsConfig, ProxyClass, ProxyGroup},
+    crd::{DnsConfig, ProxyClass, ProxyGroup, ProxyGroupPolicy},
     label::{self, Labels, ParentKind},
 };
 
@@ -66,6 +67,12 @@ pub struct Cache {
     pub dns_configs: Store<DnsConfig>,
     /// ProxyGroups.
     pub groups: Store<ProxyGroup>,
+    /// ProxyGroupPolicies of all namespaces.
+    pub policies: Store<ProxyGroupPolicy>,
+    /// The API server's own policies, whoever made them.
+    pub admission: Store<ValidatingAdmissionPolicy>,
+    /// Where these count.
+    pub admission_bindings: Store<ValidatingAdmissionPolicyBinding>,
     /// Nodes, with their labels and addresses only.
     pub nodes: Store<Node>,
     listeners: Arc<Mutex<Vec<mpsc::UnboundedSender<Trigger>>>>,
@@ -87,6 +94,24 @@ impl Cache {
             config_maps: start.children(),
             deployments: start.children(),
             slices: start.watch(start.own(), managed(&[]), trigger::slice, |_| {}),
+            policies: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                trigger::policy,
+                |_| {},
+            ),
+            admission: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                trigger::restricted,
+                |_| {},
+            ),
+            admission_bindings: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                trigger::restricted,
+                |_| {},
+            ),
             dns_configs: start.watch(
                 Api::all(client.clone()),
                 watcher::Config::default(),
@@ -137,8 +162,15 @@ impl Cache {
         let _ = self.pods.wait_until_ready().await;
         let _ = self.classes.wait_until_ready().await;
         let _ = self.dns_configs.wait_until_ready().await;
+        let _ = self.policies.wait_until_ready().await;
         let _ = self.groups.wait_until_ready().await;
         let _ = self.nodes.wait_until_ready().await;
+    }
+
+    /// Waits until the API server's own policies have been listed once; older ones than 1.30 have none.
+    pub async fn wait_for_admission(&self) {
+        let _ = self.admission.wait_until_ready().await;
+        let _ = self.admission_bindings.wait_until_ready().await;
     }
 
     /// Whether everything has been listed once.

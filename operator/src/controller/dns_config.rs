@@ -5,7 +5,7 @@
 mod image;
 mod status;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::{Future, Stream, StreamExt as _, stream};
 use k8s_openapi::{
@@ -69,6 +69,9 @@ impl Reconciled for DnsConfig {
 
     /// They are about the same objects.
     const CONCURRENCY: u16 = 1;
+
+    /// Many pods that start together are one change of the records.
+    const DEBOUNCE: Duration = Duration::from_millis(100);
 
     fn step(&self, context: &Context) -> impl Future<Output = Result<Action, Error>> + Send {
         step(self, context)

@@ -6,7 +6,11 @@ use k8s_openapi::api::{
 };
 use kube::{Resource, ResourceExt as _};
 
-use crate::{build::group::ACME_ACCOUNTS, label};
+use crate::{
+    build::{admission::Way, group::ACME_ACCOUNTS},
+    crd::ProxyGroupPolicy,
+    label,
+};
 
 /// What changed, so that its parents are reconciled.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -30,6 +34,8 @@ pub enum Trigger {
     OnGroup(String),
     /// Pods behind a Service, or a DNSConfig: names of the tailnet may lead elsewhere.
     Names,
+    /// What says which ProxyGroups the objects of this namespace may name.
+    Policies(String),
     /// A node.
     Node,
     /// The Secret with shared ACME accounts.
@@ -61,6 +67,17 @@ pub(super) fn slice(slice: &EndpointSlice) -> Vec<Trigger> {
     let is_ours = slice.labels().contains_key(label::SERVICE_TYPE);
     let parents = if is_ours { child(slice) } else { Vec::new() };
     parents.into_iter().chain([Trigger::Names]).collect()
+}
+
+pub(super) fn policy(policy: &ProxyGroupPolicy) -> Vec<Trigger> {
+    policy.metadata.namespace.clone().map(Trigger::Policies).into_iter().collect()
+}
+
+/// The namespace that a policy of the API server is about, as its name has it.
+pub(super) fn restricted<K: Resource<DynamicType = ()>>(policy: &K) -> Vec<Trigger> {
+    let name = policy.name_any();
+    let mut namespaces = Way::ALL.into_iter().filter_map(|way| name.strip_prefix(way.prefix()));
+    namespaces.next().map(|name| Trigger::Policies(name.to_owned())).into_iter().collect()
 }
 
 pub(super) fn pod(pod: &Pod) -> Vec<Trigger> {
