@@ -14,6 +14,7 @@ mod secret;
 mod serve;
 mod stateful_set;
 
+pub(crate) use self::overlay::METRICS_PORT;
 pub use self::{
     config::auth_key,
     proxy::{Duty, Node, Objects, Proxy, ProxyType, Routes, objects, secret_name},

@@ -20,9 +20,9 @@ pub use self::{
     events::{Events, Kind},
     node_ports::NodePorts,
     reissues::Reissues,
-    settings::Settings,
+    settings::{Settings, own_namespace},
 };
-use crate::{apply::Applier, tailnet_api::Registry};
+use crate::{apply::Applier, counters::Counters, tailnet_api::Registry};
 
 /// What every reconciliation may use. One for all controllers.
 pub struct Context {
@@ -42,6 +42,8 @@ pub struct Context {
     pub backoffs: Backoffs,
     /// How often what was reconciled.
     pub counts: Counts,
+    /// What proxies have carried.
+    pub counters: Counters,
     /// The cluster's range of node ports.
     pub node_ports: NodePorts,
     /// How often keys may be made anew.
@@ -59,6 +61,7 @@ impl Context {
             events: Events::new(client.clone()),
             backoffs: Backoffs::default(),
             counts: Counts::default(),
+            counters: Counters::default(),
             node_ports: NodePorts::new(client.clone(), &settings.namespace),
             reissues: Reissues::default(),
             applier: Applier::new(client.clone(), settings.namespace.as_str()),

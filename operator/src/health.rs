@@ -1,11 +1,21 @@
-//! What the operator tells about itself over HTTP: `/healthz`, `/readyz` and `/metrics`.
+//! What the operator tells about itself over HTTP: `/healthz`, `/readyz`, `/metrics` and
+//! `/v1/counters`.
 
 use std::{fmt::Write as _, sync::Arc};
 
-use axum::{Router, extract::State, http::StatusCode, routing::get};
+use axum::{
+    Json, Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
 use tokio::net::TcpListener;
 
 use crate::{context::Context, leader::Standing};
+
+/// Where what proxies have carried is told.
+pub const COUNTERS: &str = "/v1/counters";
 
 /// What is told about.
 #[derive(Clone)]
@@ -26,6 +36,7 @@ pub async fn serve(
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
+        .route(COUNTERS, get(counters))
         .with_state(Told { context, standing });
     axum::serve(listener, router).with_graceful_shutdown(stop).await
 }
@@ -53,5 +64,16 @@ async fn metrics(State(told): State<Told>) -> ([(&'static str, &'static str); 1]
          sluice_operator_leader {}\n",
         u8::from(told.standing.leads())
     );
+    text.push_str(&told.context.counters.metrics(&told.context).await);
     ([("content-type", "text/plain; version=0.0.4")], text)
+}
+
+/// What proxies have carried, where this replica reconciles.
+async fn counters(State(told): State<Told>) -> Response {
+    let Some(reports) = told.context.counters.reports(&told.context).await else {
+        let why =
+            "this replica reads no proxies: ask the one that holds the Lease sluice-operator\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    };
+    Json(reports).into_response()
 }

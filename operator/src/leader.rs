@@ -10,11 +10,12 @@ use std::sync::Arc;
 use futures::{Future, FutureExt as _};
 use tokio::sync::watch;
 
-pub use self::lease::Lease;
+pub use self::lease::{Lease, NAME as LEASE, pod};
 use self::rival::Beside;
 use crate::{
     context::{Context, Kind},
     controller,
+    counters::INTERVAL,
 };
 
 /// What this replica is at the moment, for whoever asks.
@@ -116,8 +117,10 @@ async fn reconcile(
                 () = told => {}
                 _ = appears.wait_for(|beside| matches!(beside, Beside::Rival(_))) => {}
             }
-        };
-        controller::run(Arc::clone(context), until).await;
+        }
+        .shared();
+        let counting = context.counters.run(Arc::clone(context), INTERVAL, until.clone());
+        tokio::join!(controller::run(Arc::clone(context), until), counting);
         if stop.clone().now_or_never().is_some() {
             return;
         }

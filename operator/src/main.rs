@@ -12,6 +12,7 @@ use operator::{
     nameserver,
     tailnet_api::{self, Registry},
     telemetry::{self, Logging},
+    top,
 };
 use tokio::{
     net::TcpListener,
@@ -30,7 +31,7 @@ struct Args {
     command: Option<Command>,
     #[command(flatten)]
     settings: Settings,
-    /// Where /healthz, /readyz and /metrics are served.
+    /// Where /healthz, /readyz, /metrics and /v1/counters are served.
     #[arg(long, env = "OPERATOR_LISTEN", default_value = "[::]:9002")]
     listen: SocketAddr,
     /// info or debug, as JSON, or dev, for people. Anything else is info.
@@ -43,6 +44,8 @@ struct Args {
 enum Command {
     /// Answers for names of the tailnet, in the pods of a DNSConfig.
     Nameserver(nameserver::Args),
+    /// What proxies carry, live.
+    Top(top::Args),
 }
 
 fn main() -> ExitCode {
@@ -61,8 +64,10 @@ fn main() -> ExitCode {
 async fn run(args: Args) -> Result<()> {
     let told = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = stopped(told).shared();
-    if let Some(Command::Nameserver(args)) = args.command {
-        return nameserver::run(args, stop).await;
+    match args.command {
+        Some(Command::Nameserver(args)) => return nameserver::run(args, stop).await,
+        Some(Command::Top(args)) => return top::run(args, stop).await,
+        None => {}
     }
     let tailnet = tailnet_api::Settings::from_variables(|name| std::env::var(name).ok())?;
     let registry = Registry::new(tailnet.connect()?);
@@ -78,7 +83,7 @@ async fn run(args: Args) -> Result<()> {
     tracing::info!(namespace = %context.settings.namespace, listen = %args.listen, "started");
     let health =
         tokio::spawn(health::serve(listener, Arc::clone(&context), standing.clone(), stop.clone()));
-    leader::run(context, lease, standing, stop).await;
+    Box::pin(leader::run(context, lease, standing, stop)).await;
     health.await??;
     tracing::info!("stopped");
     Ok(())

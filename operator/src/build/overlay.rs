@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Where metrics are served.
-pub(super) const METRICS_PORT: i32 = 9002;
+pub(crate) const METRICS_PORT: i32 = 9002;
 const DEBUG_PORT: i32 = 9001;
 const STAGING: &str = "https://acme-staging-v02.api.letsencrypt.org/directory";
 

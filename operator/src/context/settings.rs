@@ -88,7 +88,8 @@ impl Settings {
     }
 }
 
-fn own_namespace() -> String {
+/// The namespace of the pod that we are in, or the usual one.
+pub fn own_namespace() -> String {
     let found = std::fs::read_to_string(NAMESPACE_FILE).ok();
     found
         .map(|name| name.trim().to_owned())

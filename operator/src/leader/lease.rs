@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use crate::apply::FIELD_MANAGER;
 
 /// Its name. The same whatever the installation is called: there is one namespace's work to be done.
-const NAME: &str = "sluice-operator";
+pub const NAME: &str = "sluice-operator";
 
 /// Others take it when it has not changed for so long.
 const DURATION: i32 = 15;
@@ -211,6 +211,11 @@ impl Lease {
     }
 }
 
+/// The pod of a holder, by its identity.
+pub fn pod(identity: &str) -> Option<&str> {
+    Some(identity.rsplit_once('_')?.0)
+}
+
 fn holder(lease: &Object) -> Option<&str> {
     lease.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
 }
@@ -265,6 +270,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_second_process_of_the_same_name_is_another_holder() {
-        assert_ne!(replica("a").identity(), replica("a").identity());
+        let (a, b) = (replica("a_b"), replica("a_b"));
+        assert_ne!(a.identity(), b.identity());
+        assert_eq!((pod(a.identity()), pod("a")), (Some("a_b"), None));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    net::SocketAddr,
     path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
@@ -61,20 +62,12 @@ pub(crate) fn in_cluster(test: impl AsyncFnOnce(&Bed<'_>) + Send) {
     let write = |name: &str, content: &str| {
         std::fs::write(directory.path().join(name), content).unwrap();
     };
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{ "name": "c", "cluster": {
-            "server": format!("https://{}", proxy_testbed::kubernetes::ADDRESS),
-            "certificate-authority": server.authority() } }],
-        "users": [{ "name": "c", "user": { "token": account.token() } }],
-        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
-    });
-    write("config", &config.to_string());
     write("id", "id");
     write("secret", "s3cr3t");
     let running = server.admin(async |client| {
         wait_for_rights(&server.client(account.token())?).await;
         let bed = Bed { client, directory, account, server: &server };
+        bed.write_config("config", &bed.account);
         test(&bed).await;
         Ok(())
     });
@@ -82,9 +75,32 @@ pub(crate) fn in_cluster(test: impl AsyncFnOnce(&Bed<'_>) + Send) {
 }
 
 impl Bed<'_> {
-    /// Starts an operator that listens at this port.
+    /// A file of the test's own.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Makes a kubeconfig for an account.
+    pub(crate) fn write_config(&self, name: &str, account: &Account) {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "c", "cluster": {
+                "server": format!("https://{}", proxy_testbed::kubernetes::ADDRESS),
+                "certificate-authority": self.server.authority() } }],
+            "users": [{ "name": "c", "user": { "token": account.token() } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
+        });
+        std::fs::write(self.file(name), config.to_string()).unwrap();
+    }
+
+    /// Starts an operator that listens at this port of the loopback.
     pub(crate) fn start(&self, name: &str, port: u16) -> Replica {
-        let own = |file: &str| self.directory.path().join(file);
+        self.start_at(name, SocketAddr::from(([127, 0, 0, 1], port)))
+    }
+
+    /// Starts an operator that listens here.
+    pub(crate) fn start_at(&self, name: &str, address: SocketAddr) -> Replica {
+        let own = |file: &str| self.file(file);
         let log = own(&format!("{name}.log"));
         let child = Command::new(PROGRAM)
             .env_clear()
@@ -93,13 +109,13 @@ impl Bed<'_> {
             .env("POD_NAME", name)
             .env("CLIENT_ID_FILE", own("id"))
             .env("CLIENT_SECRET_FILE", own("secret"))
-            .env("OPERATOR_LISTEN", format!("127.0.0.1:{port}"))
+            .env("OPERATOR_LISTEN", address.to_string())
             .env("OPERATOR_LOGGING", "debug")
             .stderr(Stdio::from(File::create(&log).unwrap()))
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        Replica { child, port, log }
+        Replica { child, address, log }
     }
 
     /// Makes a ProxyClass, which whoever reconciles finds good.
@@ -149,7 +165,7 @@ pub(crate) async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool)
 /// An operator.
 pub(crate) struct Replica {
     child: Child,
-    port: u16,
+    address: SocketAddr,
     log: PathBuf,
 }
 
@@ -158,7 +174,7 @@ impl Replica {
     pub(crate) async fn asks(&self, path: &str) -> String {
         let mut answer = String::new();
         let ask = async {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+            let mut stream = TcpStream::connect(self.address).await?;
             let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await?;
             stream.read_to_string(&mut answer).await
