@@ -28,5 +28,3 @@ mod golden;
 mod made;
 #[path = "kinds/policies.rs"]
 mod policies;
-#[path = "standalone/rights.rs"]
-mod rights;
