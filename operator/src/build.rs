@@ -10,6 +10,7 @@ pub mod nameserver;
 mod overlay;
 mod pod;
 mod proxy;
+pub mod recorder;
 mod secret;
 mod serve;
 mod stateful_set;

@@ -8,9 +8,11 @@ mod proxy_class;
 mod proxy_group;
 mod proxy_group_policy;
 mod reconcile;
+mod recorder;
 mod service;
 mod standalone;
 mod tailnet;
+mod told;
 mod trigger;
 
 use std::{sync::Arc, time::Duration};
@@ -38,6 +40,7 @@ pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 
             proxy_class::run(Arc::clone(&context), stop.clone()),
             proxy_group::run(Arc::clone(&context), stop.clone()),
             tailnet::run(Arc::clone(&context), stop.clone()),
+            recorder::run(Arc::clone(&context), stop.clone()),
             dns_config::run(Arc::clone(&context), stop.clone()),
             proxy_group_policy::run(Arc::clone(&context), stop.clone()),
         )

@@ -107,6 +107,10 @@ pub enum ParentKind {
     Connector,
     /// A ProxyGroup.
     ProxyGroup,
+    /// A Recorder.
+    Recorder,
+    /// A PeerRelay.
+    PeerRelay,
 }
 
 impl ParentKind {
@@ -117,12 +121,14 @@ impl ParentKind {
             Self::Ingress => "ingress",
             Self::Connector => "connector",
             Self::ProxyGroup => "proxygroup",
+            Self::Recorder => "recorder",
+            Self::PeerRelay => "peerrelay",
         }
     }
 
     /// Whether such things are in a namespace.
     pub fn has_namespace(self) -> bool {
-        !matches!(self, Self::Connector | Self::ProxyGroup)
+        matches!(self, Self::Service | Self::Ingress)
     }
 }
 
@@ -142,12 +148,19 @@ pub struct Parent {
 impl Parent {
     /// The labels of every object that was made for it. They find those objects again, those of upstream's operator too.
     pub fn child_labels(&self) -> Labels {
+        if self.kind == ParentKind::Recorder {
+            return labels([
+                ("app.kubernetes.io/name", self.kind.label()),
+                ("app.kubernetes.io/instance", &self.name),
+                ("app.kubernetes.io/managed-by", "tailscale-operator"),
+            ]);
+        }
         let mut all = labels([
             (MANAGED, "true"),
             (PARENT_KIND, self.kind.label()),
             (PARENT_NAME, &self.name),
         ]);
-        if self.kind != ParentKind::ProxyGroup {
+        if !matches!(self.kind, ParentKind::ProxyGroup | ParentKind::PeerRelay) {
             all.insert(PARENT_NAMESPACE.into(), self.namespace.clone());
         }
         all

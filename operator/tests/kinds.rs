@@ -28,3 +28,5 @@ mod golden;
 mod made;
 #[path = "kinds/policies.rs"]
 mod policies;
+#[path = "kinds/recorders.rs"]
+mod recorders;

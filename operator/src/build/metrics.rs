@@ -117,15 +117,16 @@ impl<'a> Measured<'a> {
 }
 
 /// The labels by which all metrics Services of a parent are found, whatever its proxy carried when they were made.
-pub fn selector(parent: &Parent) -> Labels {
+pub fn selector(parent: &Parent) -> Option<Labels> {
     let kind = match parent.kind {
         // An egress proxy has none.
         ParentKind::Service => ProxyType::Ingress,
         ParentKind::Ingress => ProxyType::IngressResource,
         ParentKind::Connector => ProxyType::Connector,
         ParentKind::ProxyGroup => ProxyType::ProxyGroup,
+        ParentKind::Recorder | ParentKind::PeerRelay => return None,
     };
-    whose(kind, parent)
+    Some(whose(kind, parent))
 }
 
 fn whose(kind: ProxyType, parent: &Parent) -> Labels {

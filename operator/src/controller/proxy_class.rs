@@ -2,7 +2,7 @@
 
 mod fetch;
 mod image;
-mod metadata;
+pub(super) mod metadata;
 mod ports;
 mod status;
 mod validate;

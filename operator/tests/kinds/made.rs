@@ -36,16 +36,17 @@ impl Made {
         let found = api.list(&ListParams::default().labels(&self.labels)).await.unwrap();
         for object in found.items {
             let mut part = golden::owned_part(&serde_json::to_value(object).unwrap());
-            if part["kind"] == "Secret" {
-                for value in
-                    part["data"].as_object_mut().into_iter().flat_map(|data| data.values_mut())
-                {
+            if part["kind"] == "Secret"
+                && let Some(data) = part.get_mut("data").and_then(Value::as_object_mut)
+            {
+                for value in data.values_mut() {
                     let bytes: ByteString = serde_json::from_value(value.clone()).unwrap();
                     let text = String::from_utf8(bytes.0).unwrap();
                     *value = serde_json::from_str(&text).unwrap_or(json!(text));
                 }
             }
-            for owner in part["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
+            let owners = part.pointer_mut("/metadata/ownerReferences");
+            for owner in owners.and_then(Value::as_array_mut).into_iter().flatten() {
                 owner["uid"] = json!(format!("UID of {}", owner["name"].as_str().unwrap()));
             }
             self.all.push(part);

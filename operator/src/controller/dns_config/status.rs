@@ -1,18 +1,16 @@
 //! What users are told about a DNSConfig.
 
-use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
     apply::Applier,
-    context::{Context, Kind},
+    context::Context,
+    controller::told::{Told, conditions},
     crd::DnsConfig,
     error::Error,
-    status::{ConditionType, Finding, Holds, set_condition},
+    status::ConditionType,
 };
-
-const READY: ConditionType = ConditionType::NameserverReady;
 
 /// How it is with a DNSConfig.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -57,21 +55,10 @@ pub(super) async fn tell(
     context: &Context,
     outcome: &Outcome,
 ) -> Result<(), Error> {
-    let before = config.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let mut conditions = before.to_vec();
     let (holds, reason, message) = outcome.condition();
-    let finding = Finding {
-        condition: READY,
-        holds: Holds::from(holds),
-        reason,
-        message: message.clone(),
-        generation: config.metadata.generation,
-    };
-    set_condition(&mut conditions, finding, Timestamp::now());
-    if conditions != before && !holds {
-        context.events.tell(config, Kind::Warning, reason, &message).await;
-    }
-    conditions.retain(|condition| condition.type_ == READY.label());
+    let told = Told { condition: ConditionType::NameserverReady, holds, reason, message };
+    let before = config.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let conditions = conditions(config, context, before, told).await;
     let nameserver = match outcome {
         Outcome::Created { address, .. } => address.as_ref().map(|ip| json!({ "ip": ip })),
         // What was made before is as it was.

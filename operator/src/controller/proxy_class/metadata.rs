@@ -24,7 +24,11 @@ pub(super) fn labels(field: &str, labels: &BTreeMap<String, String>, wrong: &mut
 }
 
 /// Adds what is wrong with annotations.
-pub(super) fn annotations(field: &str, all: &BTreeMap<String, String>, wrong: &mut Vec<String>) {
+pub(in crate::controller) fn annotations(
+    field: &str,
+    all: &BTreeMap<String, String>,
+    wrong: &mut Vec<String>,
+) {
     // Their prefixes may have capitals.
     for key in all.keys().filter(|key| !is_key(&key.to_ascii_lowercase())) {
         wrong.push(format!("{field}: {}", bad_key(key)));

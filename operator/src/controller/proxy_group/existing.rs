@@ -55,7 +55,9 @@ impl Existing {
             config_map: get(&cache.config_maps, namespace, &config_map_name(name, duty)),
             secrets: by_name(&cache.secrets, &labels),
             services: by_name(&cache.services, &labels),
-            metrics: labelled(&cache.services, &metrics::selector(parent)),
+            metrics: metrics::selector(parent)
+                .map(|labels| labelled(&cache.services, &labels))
+                .unwrap_or_default(),
             accounts: get(&cache.secrets, namespace, ACME_ACCOUNTS),
         }
     }

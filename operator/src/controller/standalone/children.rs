@@ -57,7 +57,9 @@ impl Children {
             account: cache.accounts.get(&ObjectRef::new(&base).within(namespace)),
             role: cache.roles.get(&ObjectRef::new(&base).within(namespace)),
             binding: cache.bindings.get(&ObjectRef::new(&base).within(namespace)),
-            metrics: labelled(&cache.services, &metrics::selector(parent)),
+            metrics: metrics::selector(parent)
+                .map(|labels| labelled(&cache.services, &labels))
+                .unwrap_or_default(),
             base,
             headless,
             stateful_set,

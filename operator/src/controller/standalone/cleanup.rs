@@ -83,7 +83,9 @@ pub(in crate::controller) async fn clean_up(
     let own = format!("{labels},!{}", label::PROXY_GROUP);
     delete_all::<Secret>(context, &labels).await?;
     delete_all::<Service>(context, &own).await?;
-    delete_all::<Service>(context, &label::selector(&metrics::selector(parent))).await?;
+    if let Some(metrics) = metrics::selector(parent) {
+        delete_all::<Service>(context, &label::selector(&metrics)).await?;
+    }
     if parent.kind == ParentKind::ProxyGroup {
         delete_all::<ConfigMap>(context, &labels).await?;
     }

@@ -8,7 +8,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{Children, device::text};
 use crate::{
-    build::{Node, auth_key, secret_name},
+    build::{Node, auth_key, recorder::AUTH_KEY, secret_name},
     context::Context,
     error::{Error, ResultExt as _},
     tailnet_api::{DeviceId, KeyRequest, TailnetApi},
@@ -105,6 +105,9 @@ fn need(config: Option<&Secret>, state: Option<&Secret>) -> Need {
     let files = config.and_then(|config| config.data.as_ref()).into_iter().flatten();
     let files = files.filter(|(name, _)| name.starts_with("cap-"));
     let key = files.filter_map(|(_, file)| auth_key(&file.0)).next_back();
+    // A recorder has no configuration.
+    let bare = || text(config?, AUTH_KEY).filter(|key| !key.is_empty()).map(SecretString::from);
+    let key = key.or_else(bare);
     let Some(state) = state else { return key.map_or(Need::New, Need::This) };
     let device = text(state, "device_id").filter(|id| !id.is_empty()).map(DeviceId::new);
     // The key that failed, which may be none; the request is withdrawn once another one is there.
