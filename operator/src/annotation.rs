@@ -1,11 +1,13 @@
 //! Annotations of Services and Ingresses -> a typed request, all errors at once.
 
+mod egress;
 mod ingress;
 mod service;
 
 use std::fmt;
 
 pub use self::{
+    egress::{EgressPort, EgressRequest, EgressTarget, HEALTH_PORT, egress, egress_group},
     ingress::{IngressRequest, ingress},
     service::{Carries, Options, Request, on_proxy_group, proxy_class, service},
 };
@@ -38,6 +40,18 @@ pub enum Violation {
         "the hostname follows from namespace and name, and {0}: set field `spec.tls[0].hosts[0]`"
     )]
     NoTlsHost(NameError),
+    /// A Service that leads out of the cluster has no address of its own.
+    #[error("field `spec.type`: is {0}, use ExternalName for what leads to the tailnet")]
+    NotExternal(String),
+    /// Nothing to forward.
+    #[error("field `spec.ports`: is empty, name the ports of the target")]
+    NoPorts,
+    /// A protocol that proxies do not carry.
+    #[error("field `spec.ports[{0}].protocol`: {1} is not forwarded, use TCP or UDP")]
+    Protocol(usize, String),
+    /// A name that the operator gives to a port of its own.
+    #[error("field `spec.ports[{0}].name`: `{1}` is the name of a port that is added, use another")]
+    PortName(usize, &'static str),
     /// The address that a Service has is none.
     #[error("field `spec.clusterIP`: `{0}` is not an IP address: create the Service anew")]
     ClusterIp(String),

@@ -4,10 +4,12 @@ mod backoff;
 mod cache;
 mod cluster_domain;
 mod counts;
+mod egress_ports;
 mod events;
 mod node_ports;
 mod reissues;
 mod settings;
+mod tasks;
 
 use kube::Client;
 
@@ -17,10 +19,12 @@ pub use self::{
     cache::{Cache, Trigger},
     cluster_domain::cluster_domain,
     counts::Counts,
+    egress_ports::{Assigned, EgressPorts},
     events::{Events, Kind},
     node_ports::NodePorts,
     reissues::Reissues,
     settings::{Settings, own_namespace},
+    tasks::{BoxedTask, Tasks},
 };
 use crate::{apply::Applier, counters::Counters, tailnet_api::Registry};
 
@@ -48,6 +52,10 @@ pub struct Context {
     pub node_ports: NodePorts,
     /// How often keys may be made anew.
     pub reissues: Reissues,
+    /// Which ports of ProxyGroups' pods are whose.
+    pub egress_ports: EgressPorts,
+    /// What goes on beside reconciliations.
+    pub tasks: Tasks,
     /// Writes what belongs to proxies.
     pub applier: Applier,
 }
@@ -64,6 +72,8 @@ impl Context {
             counters: Counters::default(),
             node_ports: NodePorts::new(client.clone(), &settings.namespace),
             reissues: Reissues::default(),
+            egress_ports: EgressPorts::default(),
+            tasks: Tasks::default(),
             applier: Applier::new(client.clone(), settings.namespace.as_str()),
             client,
             settings,

@@ -3,6 +3,7 @@
 mod connector;
 mod dns_config;
 mod dns_records;
+mod egress;
 mod ingress;
 mod proxy_class;
 mod proxy_group;

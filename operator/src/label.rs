@@ -64,6 +64,12 @@ pub const SECRET_STATE: &str = "state";
 pub const SERVICE_TYPE: &str = "tailscale.com/svc-type";
 /// The value of [`SERVICE_TYPE`].
 pub const EGRESS: &str = "egress";
+/// On what is made for an egress Service on a ProxyGroup: what its proxies are to do for it.
+pub const LAST_EGRESS: &str = "tailscale.com/operator-last-set-egress-service";
+/// On EndpointSlices: their Service.
+pub const SLICE_SERVICE: &str = "kubernetes.io/service-name";
+/// On EndpointSlices: who keeps them.
+pub const SLICE_MANAGER: &str = "endpointslice.kubernetes.io/managed-by";
 /// Keeps the Secret with shared ACME accounts.
 pub const ACME_FINALIZER: &str = "tailscale.com/acme-account-protection";
 

@@ -20,10 +20,20 @@ mod cluster;
 #[path = "standalone/cluster_wide.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod cluster_wide;
+#[path = "groups/egress.rs"]
+mod egress;
+#[path = "groups/egress_bed.rs"]
+mod egress_bed;
+#[path = "groups/egress_changes.rs"]
+mod egress_changes;
+#[path = "groups/egress_many.rs"]
+mod egress_many;
 #[path = "groups/endings.rs"]
 mod endings;
 #[path = "groups/fixed_addresses.rs"]
 mod fixed_addresses;
+#[path = "groups/gate.rs"]
+mod gate;
 #[path = "standalone/golden.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod golden;

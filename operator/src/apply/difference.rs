@@ -11,7 +11,7 @@ pub fn needs_write(desired: &Value, live: &Value, manager: &str, subresource: &s
     let Some(owned) = owned(live, manager, subresource) else {
         return true;
     };
-    !is_contained(desired, live, false) || !still_wanted(owned, desired)
+    !is_contained(desired, live, false) || !still_wanted(owned, desired, live)
 }
 
 /// Whether we have ever applied this object.
@@ -101,11 +101,24 @@ fn amount(quantity: &str) -> Option<i128> {
     Some(digits.checked_mul(unit)? / scale)
 }
 
-/// Whether every path of `owned` (the notation of `fieldsV1`) is in what is wanted.
-fn still_wanted(owned: &Map<String, Value>, wanted: &Value) -> bool {
+/// Whether every path of `owned` (the notation of `fieldsV1`) is in what is wanted, and a list that is owned as a whole has
+/// nothing more than that.
+fn still_wanted(owned: &Map<String, Value>, wanted: &Value, live: &Value) -> bool {
     owned.iter().all(|(path, below)| match (at(path, wanted), below.as_object()) {
         (Found::Nothing, _) => false,
-        (Found::Value(found), Some(below)) => still_wanted(below, found),
+        (Found::Value(found), Some(below)) => {
+            let there = match at(path, live) {
+                Found::Value(there) => there,
+                Found::Nothing | Found::Leaf => &Value::Null,
+            };
+            let more = match (found, there) {
+                (Value::Array(wanted), Value::Array(there)) if below.is_empty() => {
+                    there.len() > wanted.len()
+                }
+                _ => false,
+            };
+            !more && still_wanted(below, found, there)
+        }
         (Found::Value(_) | Found::Leaf, _) => true,
     })
 }
@@ -198,6 +211,18 @@ mod tests {
         let object = json!({ "metadata": { "finalizers": ["x"] } });
         assert!(!differs(&object, &object, owned.clone()));
         assert!(differs(&json!({ "metadata": { "finalizers": [] } }), &object, owned));
+    }
+
+    #[test]
+    fn a_list_that_is_owned_as_a_whole_has_no_more_than_is_wanted() {
+        let ports = |names: &[&str]| {
+            let all: Vec<_> = names.iter().map(|name| json!({ "name": name, "port": 1 })).collect();
+            json!({ "ports": all })
+        };
+        let owned = json!({ "f:ports": {} });
+        assert!(!differs(&ports(&["a", "b"]), &ports(&["a", "b"]), owned.clone()));
+        assert!(differs(&ports(&["a"]), &ports(&["a", "b"]), owned.clone()));
+        assert!(differs(&ports(&[]), &ports(&["a"]), owned));
     }
 
     #[test]

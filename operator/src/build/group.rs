@@ -1,6 +1,7 @@
 //! The proxies of a ProxyGroup, and everything that makes them.
 
 mod config;
+pub mod egress;
 mod environment;
 mod node_port;
 mod stateful_set;
@@ -69,7 +70,7 @@ pub struct Group {
 pub enum GroupDuty {
     /// Carry from the cluster to targets in the tailnet.
     Egress {
-        /// The targets, in the form of [`EGRESS_SERVICES`]. Nothing writes any yet.
+        /// The targets, in the form of [`EGRESS_SERVICES`].
         services: String,
     },
     /// Carry from the tailnet to Services, and serve Ingresses.

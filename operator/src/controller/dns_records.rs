@@ -23,9 +23,6 @@ use crate::{
     nameserver::File,
 };
 
-/// Kubernetes' label of an EndpointSlice that names its Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-
 /// Whether what is made for this kind of parent may have a record.
 pub(super) fn concerns(kind: &str) -> bool {
     [ParentKind::Service, ParentKind::Ingress].iter().any(|one| one.label() == kind)
@@ -36,7 +33,7 @@ pub(super) fn records(cache: &Cache) -> File {
     let mut all: BTreeMap<String, BTreeSet<IpAddr>> = BTreeMap::new();
     let mut slices: BTreeMap<String, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
     for slice in cache.slices.state() {
-        if let Some(service) = slice.labels().get(SERVICE_NAME) {
+        if let Some(service) = slice.labels().get(label::SLICE_SERVICE) {
             slices.entry(service.clone()).or_default().push(slice);
         }
     }

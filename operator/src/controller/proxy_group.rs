@@ -22,6 +22,7 @@ use kube::{
     },
 };
 
+pub(super) use self::existing::pods;
 use self::status::Outcome;
 use super::standalone::{self, Done, Standalone, clean_up, delete_all, is_abandoned};
 use crate::{

@@ -5,12 +5,22 @@ mod status;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::Future;
+use futures::{Future, StreamExt as _, stream::BoxStream};
 use k8s_openapi::api::core::v1::Service;
-use kube::{Api, ResourceExt as _, runtime::controller::Action};
+use kube::{
+    Api, ResourceExt as _,
+    runtime::{
+        controller::Action,
+        reflector::{ObjectRef, Store},
+    },
+};
 
+pub(super) use self::provision::lead_to;
 use self::status::Outcome;
-use super::standalone::{self, Children, Done, Standalone, clean_up};
+use super::{
+    egress,
+    standalone::{self, Children, Done, Standalone, clean_up},
+};
 use crate::{
     annotation,
     apply::set_finalizer,
@@ -34,10 +44,17 @@ impl Standalone for Service {
     const KIND: ParentKind = ParentKind::Service;
     const CONTROLLER: &str = "service";
 
+    /// What a reconciliation writes comes back as a change: it is known by then, and nothing is written twice.
+    const DEBOUNCE: Duration = Duration::from_millis(50);
+
     fn class(&self, context: &Context) -> Option<String> {
         let options = context.settings.service_options(&context.cluster_domain);
         let asks = annotation::service(self, &options).is_ok_and(|request| request.is_some());
         asks.then(|| annotation::proxy_class(self, context.settings.default_class())).flatten()
+    }
+
+    fn more(context: &Context, store: Store<Self>) -> BoxStream<'static, ObjectRef<Self>> {
+        egress::concerned(context, store).boxed()
     }
 
     fn step(&self, context: &Context) -> impl Future<Output = Result<Action, Error>> + Send {
@@ -51,15 +68,25 @@ async fn step(service: &Service, context: &Context) -> Result<Action, Error> {
         return Ok(Action::await_change());
     }
     let parent = parent(service)?;
+    let ends = service.metadata.deletion_timestamp.is_some();
+    if !ends && annotation::egress_group(service).is_some() {
+        // A proxy of its own goes first: the Service leads to one place.
+        let children = Children::find(&context.cache, &context.settings.namespace, &parent);
+        if children.any()
+            && clean_up(context, context.tailnets.get(""), &parent).await? == Done::NotYet
+        {
+            return Ok(Action::requeue(LOOK_AGAIN));
+        }
+        return egress::step(service, context, &parent).await;
+    }
     let options = context.settings.service_options(&context.cluster_domain);
     let request = annotation::service(service, &options);
     let outcome = match request {
-        _ if service.metadata.deletion_timestamp.is_some() => {
-            end(service, context, &parent).await.map(Step::Ended)
-        }
+        _ if ends => end(service, context, &parent).await.map(Step::Ended),
         Ok(None) => end(service, context, &parent).await.map(Step::Ended),
         Err(violations) => Ok(Step::Is(Outcome::Invalid(violations.to_string()))),
         Ok(Some(request)) => {
+            egress::end(context, &parent).await?;
             provision::provision(service, context, &parent, request).await.map(Step::Is)
         }
     };
@@ -87,8 +114,9 @@ enum Step {
 /// What was made is no longer wanted, or nothing was ever.
 async fn end(service: &Service, context: &Context, parent: &Parent) -> Result<Action, Error> {
     let ours = service.finalizers().iter().any(|own| own == label::FINALIZER);
+    egress::end(context, parent).await?;
     let children = Children::find(&context.cache, &context.settings.namespace, parent);
-    // The finalizer of a Service on a ProxyGroup is the same one, and kept by whoever serves that.
+    // What a ProxyGroup did for it has the same finalizer, and has ended.
     let group = annotation::on_proxy_group(service);
     let any = children.any() || (ours && !group);
     if any && clean_up(context, context.tailnets.get(""), parent).await? == Done::NotYet {
@@ -97,14 +125,11 @@ async fn end(service: &Service, context: &Context, parent: &Parent) -> Result<Ac
     if service.metadata.deletion_timestamp.is_none() {
         status::tell(service, context, &Outcome::Nothing).await?;
     }
-    if !group {
-        let api = api(context, service);
-        set_finalizer(&api, service, label::FINALIZER, false).await?;
-    }
+    set_finalizer(&api(context, service), service, label::FINALIZER, false).await?;
     Ok(Action::await_change())
 }
 
-fn api(context: &Context, service: &Service) -> Api<Service> {
+pub(super) fn api(context: &Context, service: &Service) -> Api<Service> {
     Api::namespaced(context.client.clone(), &service.namespace().unwrap_or_default())
 }
 

@@ -74,8 +74,9 @@ pub(crate) async fn start_pod(cluster: &Cluster, group: &str, ordinal: usize, ip
 
 /// A replica starts: its pod is made, it logs in with the key that it was given, and tells so in its Secret. Returns its ID.
 pub(crate) async fn start_replica(cluster: &Cluster, group: &str, ordinal: usize) -> String {
-    let ip = format!("10.244.0.{}", ordinal + 10);
-    let pod = start_pod(cluster, group, ordinal, &[&ip]).await;
+    let number = ordinal + 10;
+    let ips = [format!("10.244.0.{number}"), format!("fd00:244::{number}")];
+    let pod = start_pod(cluster, group, ordinal, &[&ips[0], &ips[1]]).await;
     log_in(cluster, group, ordinal, &pod).await
 }
 

@@ -106,7 +106,7 @@ impl ApiServer {
             "--etcd-servers=http://127.0.0.1:2379",
             "--secure-port=443",
             "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112",
             "--endpoint-reconciler-type=none",
             &format!("--service-account-issuer=https://{NAME}"),
             &format!("--bind-address={ADDRESS}"),

@@ -18,7 +18,10 @@ use crate::{
         secret_name,
     },
     context::Context,
-    controller::standalone::{Class, Keys, Standalone as _, class, not_ready},
+    controller::{
+        egress::{gather, settle},
+        standalone::{Class, Keys, Standalone as _, class, not_ready},
+    },
     crd::{ProxyGroup, proxy_group::ProxyGroupType},
     error::Error,
     label::{self, Parent},
@@ -48,8 +51,9 @@ pub(super) async fn provision(
     if let Some(wrong) = violations(group, class.as_ref()) {
         return Ok(Outcome::Invalid(wrong));
     }
-    let duty = match group.spec.type_ {
-        ProxyGroupType::Egress => GroupDuty::Egress { services: "{}".into() },
+    let mut duty = match group.spec.type_ {
+        // Which they are is known once it is known what is there.
+        ProxyGroupType::Egress => GroupDuty::Egress { services: String::new() },
         ProxyGroupType::Ingress => GroupDuty::Ingress {
             account: shares_account(group, settings.shared_acme_account_key)
                 .then(|| account_field(self::tailnet(group))),
@@ -85,6 +89,13 @@ pub(super) async fn provision(
             }
         }
     };
+    let gathered = if let GroupDuty::Egress { services } = &mut duty {
+        let gathered = gather(context, &parent.name, existing.config_map.as_deref());
+        services.clone_from(&gathered.file);
+        Some(gathered)
+    } else {
+        None
+    };
     let what = || Error::Incomplete(format!("ProxyGroup {}", parent.name), "UID");
     let group = Group {
         parent: parent.clone(),
@@ -100,6 +111,9 @@ pub(super) async fn provision(
         port,
     };
     write(context, &*tailnet, &existing, &group_objects(&group)).await?;
+    if let Some(gathered) = gathered {
+        settle(context, parent, &gathered).await?;
+    }
     Ok(Outcome::Made)
 }
 

@@ -58,7 +58,7 @@ pub(super) async fn provision(
     };
     write(context, &*tailnet, &children, &build::objects(&proxy)).await?;
     if request.carries.is_egress() {
-        lead_to(service, context, &proxy).await?;
+        lead_to(service, context, &proxy.base).await?;
         return Ok(Outcome::Created);
     }
     if !request.load_balancer {
@@ -72,9 +72,13 @@ pub(super) async fn provision(
     })
 }
 
-/// Makes a Service's name that of the proxy's pods.
-async fn lead_to(service: &Service, context: &Context, proxy: &Proxy) -> Result<(), Error> {
-    let target = format!("{}.{}.svc.{}", proxy.base, proxy.namespace, context.cluster_domain);
+/// Makes a Service's name that of a Service in the operator's namespace, by which the proxies' pods are reached.
+pub(in crate::controller) async fn lead_to(
+    service: &Service,
+    context: &Context,
+    base: &str,
+) -> Result<(), Error> {
+    let target = format!("{base}.{}.svc.{}", context.settings.namespace, context.cluster_domain);
     let spec = service.spec.as_ref();
     let is_so = spec.is_some_and(|spec| {
         spec.type_.as_deref() == Some("ExternalName")
