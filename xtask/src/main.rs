@@ -11,6 +11,7 @@ mod check;
 mod demo;
 mod faults;
 mod generate;
+mod images;
 mod kernel;
 mod setup;
 mod step;
@@ -30,6 +31,7 @@ enum Task {
     Demo(demo::Args),
     Bench(bench::Args),
     Generate(generate::Args),
+    Images(images::Args),
     Faults(faults::Args),
 }
 
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Generate(args) => generate::run(&args),
+        Task::Images(args) => images::run(&args),
         Task::Faults(args) => faults::run(&args),
     };
     match outcome {

@@ -44,6 +44,8 @@ pub(crate) enum Purpose {
     Bench,
     /// Run the tests on other kernels, emulated.
     Kernel,
+    /// Make container images.
+    Images,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

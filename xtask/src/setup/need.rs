@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use proxy_ebpf_build::{Missing, Toolchain};
 
-use super::Purpose::{self, Bench, Build, Demo, Kernel, Test};
+use super::Purpose::{self, Bench, Build, Demo, Images, Kernel, Test};
 use crate::workspace::find_program;
 
 /// Something a machine must have.
@@ -76,7 +76,8 @@ pub(super) const NEEDS: &[Need] = &[
             Install::Program { packages: vec!["llvm-22-dev"], command }
         },
     },
-    package!("nftables", "nft", [Demo, Test, Bench], "the nftables data path"),
+    package!("nftables", "nft", [Demo, Test, Bench, Images], "the nftables data path"),
+    package!("buildah", "buildah", [Images], "makes images without a daemon"),
     package!("iproute2", "ip", [Demo, Test, Bench], "namespaces, links and routes"),
     package!("ethtool", "ethtool", [Demo, Test, Bench], "offloads of test devices"),
     package!("procps", "sysctl", [Test], "settings of test namespaces"),
