@@ -8,6 +8,7 @@ pub mod group;
 pub mod metrics;
 pub mod nameserver;
 mod overlay;
+pub mod peer_relay;
 mod pod;
 mod proxy;
 pub mod recorder;

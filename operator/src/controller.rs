@@ -5,6 +5,7 @@ mod dns_config;
 mod dns_records;
 mod egress;
 mod ingress;
+mod peer_relay;
 mod proxy_class;
 mod proxy_group;
 mod proxy_group_policy;
@@ -41,6 +42,7 @@ pub async fn run(context: Arc<Context>, stop: impl Future<Output = ()> + Send + 
             proxy_class::run(Arc::clone(&context), stop.clone()),
             proxy_group::run(Arc::clone(&context), stop.clone()),
             tailnet::run(Arc::clone(&context), stop.clone()),
+            peer_relay::run(Arc::clone(&context), stop.clone()),
             recorder::run(Arc::clone(&context), stop.clone()),
             dns_config::run(Arc::clone(&context), stop.clone()),
             proxy_group_policy::run(Arc::clone(&context), stop.clone()),

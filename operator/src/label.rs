@@ -102,6 +102,9 @@ pub const MANAGED_LABELS: [&str; 5] = [MANAGED, PARENT_KIND, PARENT_NAME, PARENT
 pub const MANAGED_ANNOTATIONS: [&str; 4] =
     [LAST_CLUSTER_IP, LAST_CLUSTER_DNS_NAME, LAST_TAILNET_IP, LAST_TAILNET_FQDN];
 
+/// On what is a PeerRelay's: the number of its replica.
+pub const PEER_RELAY_REPLICA: &str = "tailscale.com/peer-relay-replica";
+
 /// The kinds of things that have a proxy of their own.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ParentKind {

@@ -26,6 +26,8 @@ mod dns_records;
 mod golden;
 #[path = "kinds/made.rs"]
 mod made;
+#[path = "kinds/peer_relays.rs"]
+mod peer_relays;
 #[path = "kinds/policies.rs"]
 mod policies;
 #[path = "kinds/recorders.rs"]

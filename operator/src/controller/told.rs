@@ -1,4 +1,4 @@
-//! What is told in a condition, and in an Event once if it does not hold.
+//! What is told in a condition, and once in an Event if somebody should look.
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::Resource;
@@ -14,16 +14,18 @@ pub(super) struct Told {
     pub(super) holds: bool,
     pub(super) reason: &'static str,
     pub(super) message: String,
+    /// Whether somebody should look.
+    pub(super) warns: bool,
 }
 
-/// The conditions of an object with this one; an Event if that is news, and no good one.
+/// The conditions of an object with this one; an Event if that is news and it warns.
 pub(super) async fn conditions<K: Resource<DynamicType = ()>>(
     object: &K,
     context: &Context,
     before: &[Condition],
     told: Told,
 ) -> Vec<Condition> {
-    let Told { condition, holds, reason, message } = told;
+    let Told { condition, holds, reason, message, warns } = told;
     let mut conditions = before.to_vec();
     let finding = Finding {
         condition,
@@ -33,7 +35,7 @@ pub(super) async fn conditions<K: Resource<DynamicType = ()>>(
         generation: object.meta().generation,
     };
     set_condition(&mut conditions, finding, Timestamp::now());
-    if conditions != before && !holds {
+    if conditions != before && warns {
         context.events.tell(object, Kind::Warning, reason, &message).await;
     }
     conditions.retain(|each| each.type_ == condition.label());

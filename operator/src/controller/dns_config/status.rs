@@ -56,7 +56,8 @@ pub(super) async fn tell(
     outcome: &Outcome,
 ) -> Result<(), Error> {
     let (holds, reason, message) = outcome.condition();
-    let told = Told { condition: ConditionType::NameserverReady, holds, reason, message };
+    let told =
+        Told { condition: ConditionType::NameserverReady, holds, reason, message, warns: !holds };
     let before = config.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let conditions = conditions(config, context, before, told).await;
     let nameserver = match outcome {

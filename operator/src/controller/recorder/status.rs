@@ -45,7 +45,8 @@ pub(super) async fn tell(
         Outcome::Failed(why) => (false, "RecorderCreationFailed", why.clone()),
         Outcome::Created(_) => (true, "RecorderCreated", "RecorderCreated".to_owned()),
     };
-    let told = Told { condition: ConditionType::RecorderReady, holds, reason, message };
+    let told =
+        Told { condition: ConditionType::RecorderReady, holds, reason, message, warns: !holds };
     let before = recorder.status.as_ref();
     let conditions =
         conditions(recorder, context, before.map_or(&[], |status| &status.conditions), told).await;
