@@ -12,6 +12,8 @@ macro_rules! kernel_or_skip {
     };
 }
 
+#[path = "groups/adoption.rs"]
+mod adoption;
 #[path = "groups/bed.rs"]
 mod bed;
 #[path = "standalone/cluster.rs"]

@@ -70,6 +70,7 @@ fn many_services_cost_a_few_writes_each_and_one_file() {
         assert!(of("PATCH configmaps") <= SERVICES / 4, "written together");
         assert!(about(2 * SERVICES).contains(&of("PATCH user's services")), "finalizer and name");
         assert!(of("PATCH user's services/status") <= 2 * SERVICES);
+        assert_eq!(of("PATCH statefulsets"), 0, "no pod restarts for a Service");
         // All pods' ports are different.
         let map: ConfigMap = cluster.api(NAMESPACE).get("out-egress-config").await.unwrap();
         let file = file_of(&map);
