@@ -76,6 +76,11 @@ async fn run(args: Args) -> Result<()> {
         .await
         .with_context(|| format!("listen at {} (--listen)", args.listen))?;
 
+    if std::env::var("APISERVER_PROXY").is_ok_and(|mode| !matches!(mode.as_str(), "" | "false")) {
+        tracing::warn!(
+            "APISERVER_PROXY: there is no API server proxy in this process: make a ProxyGroup of type kube-apiserver"
+        );
+    }
     let name = args.settings.pod_name.clone().unwrap_or_else(|| "operator".to_owned());
     let lease = Lease::new(client.clone(), &args.settings.namespace, &name);
     let standing = Standing::default();
