@@ -1,8 +1,9 @@
-//! What is in the operator's namespace, kept up to date by one watch a kind.
+//! What is in the operator's namespace, and what users have elsewhere, kept up to date by one watch a kind.
 //!
 //! A cache lags behind our own writes. That is harmless: objects are applied under names that follow from their parents, and
 //! what must not be done twice (a key) is preceded by a read of the API server itself.
 
+mod strip;
 mod trigger;
 
 use std::{
@@ -16,8 +17,9 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
         apps::v1::{Deployment, StatefulSet},
-        core::v1::{ConfigMap, Node, NodeStatus, Pod, Secret, Service, ServiceAccount},
+        core::v1::{ConfigMap, Node, Pod, Secret, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
+        networking::v1::Ingress,
         rbac::v1::{Role, RoleBinding},
     },
 };
@@ -39,7 +41,8 @@ use crate::{
     label::{self, Labels, ParentKind},
 };
 
-/// What is in the operator's namespace and has the label [`label::MANAGED`], and what is in no namespace.
+/// What is in the operator's namespace and has the label [`label::MANAGED`]; what is in no namespace; and of what users have
+/// everywhere the part that others depend on.
 pub struct Cache {
     /// Secrets.
     pub secrets: Store<Secret>,
@@ -75,6 +78,12 @@ pub struct Cache {
     pub admission_bindings: Store<ValidatingAdmissionPolicyBinding>,
     /// Nodes, with their labels and addresses only.
     pub nodes: Store<Node>,
+    /// Services of all namespaces: what leads to them, and what they ask of ProxyGroups.
+    pub backends: Store<Service>,
+    /// Ingresses of all namespaces: what they ask of ProxyGroups.
+    pub ingresses: Store<Ingress>,
+    /// Endpoints of all namespaces: which Services have some that are ready.
+    pub endpoints: Store<EndpointSlice>,
     listeners: Arc<Mutex<Vec<mpsc::UnboundedSender<Trigger>>>>,
     _watches: JoinSet<()>,
 }
@@ -140,7 +149,25 @@ impl Cache {
                 Api::all(client.clone()),
                 watcher::Config::default(),
                 |_: &Node| vec![Trigger::Node],
-                slim,
+                strip::node,
+            ),
+            backends: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                trigger::service,
+                strip::service,
+            ),
+            ingresses: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                trigger::ingress,
+                strip::ingress,
+            ),
+            endpoints: start.watch(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                trigger::endpoints,
+                strip::endpoints,
             ),
             _watches: start.watches,
             listeners,
@@ -165,6 +192,9 @@ impl Cache {
         let _ = self.policies.wait_until_ready().await;
         let _ = self.groups.wait_until_ready().await;
         let _ = self.nodes.wait_until_ready().await;
+        let _ = self.backends.wait_until_ready().await;
+        let _ = self.ingresses.wait_until_ready().await;
+        let _ = self.endpoints.wait_until_ready().await;
     }
 
     /// Waits until the API server's own policies have been listed once; older ones than 1.30 have none.
@@ -239,24 +269,25 @@ impl Start<'_> {
         let listeners = Arc::clone(self.listeners);
         let events =
             reflector::reflector(writer, watcher(api, config).default_backoff().modify(slim));
+        // What was listed is in the store once all of it is.
+        let mut listed = Vec::new();
         self.watches.spawn(events.for_each(move |event| {
-            match event {
-                Ok(
-                    watcher::Event::Apply(object)
-                    | watcher::Event::InitApply(object)
-                    | watcher::Event::Delete(object),
-                ) => {
-                    for trigger in tell(&object) {
-                        let mut listeners =
-                            listeners.lock().unwrap_or_else(PoisonError::into_inner);
-                        listeners
-                            .retain(|listener| listener.unbounded_send(trigger.clone()).is_ok());
-                    }
+            let told = match event {
+                Ok(watcher::Event::Apply(object) | watcher::Event::Delete(object)) => tell(&object),
+                Ok(watcher::Event::InitApply(object)) => {
+                    listed.extend(tell(&object));
+                    Vec::new()
                 }
-                Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
+                Ok(watcher::Event::InitDone) => std::mem::take(&mut listed),
+                Ok(watcher::Event::Init) => Vec::new(),
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watching goes on later");
+                    Vec::new()
                 }
+            };
+            for trigger in told {
+                let mut listeners = listeners.lock().unwrap_or_else(PoisonError::into_inner);
+                listeners.retain(|listener| listener.unbounded_send(trigger.clone()).is_ok());
             }
             std::future::ready(())
         }));
@@ -268,15 +299,4 @@ impl Start<'_> {
 fn managed(more: &[(&str, &str)]) -> watcher::Config {
     let all = more.iter().copied().chain([(label::MANAGED, "true")]);
     watcher::Config::default().labels(&label::selector(&label::labels(all)))
-}
-
-/// Nodes are large, and tell much that changes often.
-fn slim(node: &mut Node) {
-    node.metadata.managed_fields = None;
-    node.metadata.annotations = None;
-    node.spec = None;
-    if let Some(status) = &mut node.status {
-        let addresses = status.addresses.take();
-        *status = NodeStatus { addresses, ..NodeStatus::default() };
-    }
 }

@@ -5,16 +5,13 @@ mod status;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{Future, StreamExt as _, future, stream::BoxStream};
-use k8s_openapi::api::{core::v1::Service, networking::v1::Ingress};
+use futures::Future;
+use k8s_openapi::api::networking::v1::Ingress;
 use kube::{
     Api, ResourceExt as _,
-    core::PartialObjectMeta,
     runtime::{
-        WatchStreamExt as _,
         controller::Action,
         reflector::{ObjectRef, Store},
-        watcher,
     },
 };
 
@@ -26,7 +23,7 @@ use crate::{
     annotation::{self, IngressRequest},
     apply::set_finalizer,
     build::{self, Duty, Proxy},
-    context::Context,
+    context::{Context, Trigger},
     error::Error,
     label::{self, Parent, ParentKind},
 };
@@ -56,22 +53,14 @@ impl Standalone for Ingress {
         step(self, context)
     }
 
-    /// Backends: of Services nothing but the name is needed to find the Ingresses that lead to them.
-    fn more(context: &Context, store: Store<Self>) -> BoxStream<'static, ObjectRef<Self>> {
-        let services: Api<PartialObjectMeta<Service>> = Api::all(context.client.clone());
-        watcher(services, watcher::Config::default())
-            .default_backoff()
-            .touched_objects()
-            .filter_map(|event| future::ready(event.ok()))
-            .flat_map(move |service| {
-                let leads_there = |ingress: &Ingress| {
-                    ingress.namespace() == service.namespace()
-                        && backend::names(ingress).any(|name| *name == service.name_any())
-                };
-                let found = store.state_filter(leads_there);
-                futures::stream::iter(found.into_iter().map(|one| ObjectRef::from(&*one)))
-            })
-            .boxed()
+    fn touched(_: &Context, store: &Store<Self>, trigger: &Trigger) -> Vec<ObjectRef<Self>> {
+        let Trigger::Service { namespace, name } = trigger else { return Vec::new() };
+        let leads_there = |ingress: &Ingress| {
+            ingress.metadata.namespace.as_ref() == Some(namespace)
+                && backend::names(ingress).any(|backend| backend == name)
+        };
+        let found = store.state_filter(leads_there);
+        found.iter().map(|ingress| ObjectRef::from(ingress.as_ref())).collect()
     }
 }
 
@@ -138,7 +127,7 @@ async fn provision(
         Class::None => None,
         Class::Ready(spec) => Some(*spec),
     };
-    let services = backend::services(ingress, context).await?;
+    let services = backend::services(ingress, context);
     let backend::Handlers { handlers, mut notices } =
         backend::handlers(ingress, &request, &services);
     if handlers.is_empty() {

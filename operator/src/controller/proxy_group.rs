@@ -9,10 +9,7 @@ mod write;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{
-    Future, StreamExt as _,
-    stream::{self, BoxStream},
-};
+use futures::Future;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{
     Api, ResourceExt as _,
@@ -55,29 +52,23 @@ impl Standalone for ProxyGroup {
         class_name(self, context.settings.default_class()).map(str::to_owned)
     }
 
-    fn more(context: &Context, store: Store<Self>) -> BoxStream<'static, ObjectRef<Self>> {
-        let shares = context.settings.shared_acme_account_key;
-        let default_class = context.settings.default_class().map(str::to_owned);
-        let classes = context.cache.classes.clone();
-        let changes = context.cache.changes();
-        let concerned = move |trigger| {
-            let those = |concerns: &dyn Fn(&Self) -> bool| {
-                let found = store.state_filter(|group| concerns(group));
-                found.iter().map(|group| ObjectRef::from(group.as_ref())).collect()
-            };
-            let found: Vec<_> = match trigger {
-                Trigger::Pod(name) | Trigger::OnGroup(name) => vec![ObjectRef::new(&name)],
-                Trigger::Node => those(&|group| {
-                    let class = class_name(group, default_class.as_deref());
-                    let class = class.and_then(|name| classes.get(&ObjectRef::new(name)));
-                    class.is_some_and(|class| class.spec.static_endpoints.is_some())
-                }),
-                Trigger::Accounts => those(&|group| shares_account(group, shares)),
-                _ => Vec::new(),
-            };
-            stream::iter(found)
+    fn touched(context: &Context, store: &Store<Self>, trigger: &Trigger) -> Vec<ObjectRef<Self>> {
+        let those = |concerns: &dyn Fn(&Self) -> bool| {
+            let found = store.state_filter(|group| concerns(group));
+            found.iter().map(|group| ObjectRef::from(group.as_ref())).collect()
         };
-        changes.flat_map(concerned).boxed()
+        match trigger {
+            Trigger::Pod(name) | Trigger::OnGroup(name) => vec![ObjectRef::new(name)],
+            Trigger::Node => those(&|group| {
+                let class = class_name(group, context.settings.default_class());
+                let class = class.and_then(|name| context.cache.classes.get(&ObjectRef::new(name)));
+                class.is_some_and(|class| class.spec.static_endpoints.is_some())
+            }),
+            Trigger::Accounts => {
+                those(&|group| shares_account(group, context.settings.shared_acme_account_key))
+            }
+            _ => Vec::new(),
+        }
     }
 
     fn step(&self, context: &Context) -> impl Future<Output = Result<Action, Error>> + Send {

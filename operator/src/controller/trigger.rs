@@ -1,4 +1,4 @@
-//! What a change of a child or a ProxyClass means for the objects of a controller.
+//! What a change of something else means for the objects of a controller.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) fn parents<K: Standalone>(
     let changes = context.cache.changes();
     let context = Arc::clone(context);
     changes.flat_map(move |trigger| {
-        let found: Vec<_> = match &trigger {
+        let mut found: Vec<_> = match &trigger {
             Trigger::Child { kind, namespace, name } if kind == K::KIND.label() => {
                 let object = ObjectRef::new(name);
                 vec![if K::KIND.has_namespace() { object.within(namespace) } else { object }]
@@ -26,9 +26,10 @@ pub(super) fn parents<K: Standalone>(
                 .iter()
                 .map(|object| ObjectRef::from(object.as_ref()))
                 .collect(),
-            // Of those who say so in `Standalone::more`.
+            // Of those who say so in `Standalone::touched`.
             _ => Vec::new(),
         };
+        found.extend(K::touched(&context, &store, &trigger));
         stream::iter(found)
     })
 }

@@ -1,11 +1,13 @@
 //! What a change of a watched object is told as.
 
 use k8s_openapi::api::{
-    core::v1::{Pod, Secret},
+    core::v1::{Pod, Secret, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::Ingress,
 };
 use kube::{Resource, ResourceExt as _};
 
+use super::SERVICE_NAME;
 use crate::{
     build::{admission::Way, group::ACME_ACCOUNTS},
     crd::ProxyGroupPolicy,
@@ -40,6 +42,27 @@ pub enum Trigger {
     Node,
     /// The Secret with shared ACME accounts.
     Accounts,
+    /// A Service of a user's.
+    Service {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// An Ingress of a user's.
+    Ingress {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// Endpoints of a Service.
+    Endpoints {
+        /// The Service's namespace.
+        namespace: String,
+        /// The Service's name.
+        service: String,
+    },
 }
 
 /// Spreads changes of one kind.
@@ -83,4 +106,20 @@ pub(super) fn restricted<K: Resource<DynamicType = ()>>(policy: &K) -> Vec<Trigg
 pub(super) fn pod(pod: &Pod) -> Vec<Trigger> {
     let group = pod.labels().get(label::PARENT_NAME).cloned();
     group.map(Trigger::Pod).into_iter().collect()
+}
+
+pub(super) fn service(service: &Service) -> Vec<Trigger> {
+    let namespace = service.metadata.namespace.clone().unwrap_or_default();
+    vec![Trigger::Service { namespace, name: service.name_any() }]
+}
+
+pub(super) fn ingress(ingress: &Ingress) -> Vec<Trigger> {
+    let namespace = ingress.metadata.namespace.clone().unwrap_or_default();
+    vec![Trigger::Ingress { namespace, name: ingress.name_any() }]
+}
+
+pub(super) fn endpoints(slice: &EndpointSlice) -> Vec<Trigger> {
+    let service = slice.labels().get(SERVICE_NAME).cloned();
+    let namespace = slice.metadata.namespace.clone().unwrap_or_default();
+    service.map(|service| Trigger::Endpoints { namespace, service }).into_iter().collect()
 }

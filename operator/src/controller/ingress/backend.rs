@@ -1,22 +1,19 @@
 //! Where the paths of an Ingress lead.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use k8s_openapi::api::{
     core::v1::Service,
     networking::v1::{Ingress, IngressBackend, IngressServiceBackend},
 };
-use kube::{Api, ResourceExt as _};
+use kube::{ResourceExt as _, runtime::reflector::ObjectRef};
 
 use super::status::Notice;
-use crate::{
-    annotation::IngressRequest,
-    context::Context,
-    error::{Error, ResultExt as _},
-};
+use crate::{annotation::IngressRequest, context::Context};
 
 const REFUSED: &str = "InvalidIngressBackend";
 
@@ -39,27 +36,20 @@ pub(super) fn names(ingress: &Ingress) -> impl Iterator<Item = &String> {
 }
 
 /// Those that exist.
-pub(super) async fn services(
-    ingress: &Ingress,
-    context: &Context,
-) -> Result<BTreeMap<String, Service>, Error> {
+pub(super) fn services(ingress: &Ingress, context: &Context) -> BTreeMap<String, Arc<Service>> {
     let namespace = ingress.namespace().unwrap_or_default();
-    let api: Api<Service> = Api::namespaced(context.client.clone(), &namespace);
-    let mut found = BTreeMap::new();
-    for name in names(ingress).collect::<BTreeSet<_>>() {
-        let what = || format!("read Service {namespace}/{name}");
-        if let Some(service) = api.get_opt(name).await.doing(what)? {
-            found.insert(name.clone(), service);
-        }
-    }
-    Ok(found)
+    let find = |name: &String| {
+        let service = context.cache.backends.get(&ObjectRef::new(name).within(&namespace))?;
+        Some((name.clone(), service))
+    };
+    names(ingress).filter_map(find).collect()
 }
 
 /// The default backend first: a rule for `/` comes before it.
 pub(super) fn handlers(
     ingress: &Ingress,
     request: &IngressRequest,
-    services: &BTreeMap<String, Service>,
+    services: &BTreeMap<String, Arc<Service>>,
 ) -> Handlers {
     let mut all = Handlers { handlers: BTreeMap::new(), notices: Vec::new() };
     let Some(spec) = &ingress.spec else { return all };
@@ -97,7 +87,12 @@ pub(super) fn handlers(
 }
 
 impl Handlers {
-    fn add(&mut self, path: &str, backend: &IngressBackend, services: &BTreeMap<String, Service>) {
+    fn add(
+        &mut self,
+        path: &str,
+        backend: &IngressBackend,
+        services: &BTreeMap<String, Arc<Service>>,
+    ) {
         match url(path, backend.service.as_ref(), services) {
             Ok(url) => drop(self.handlers.insert(path.to_owned(), url)),
             Err(why) => {
@@ -112,7 +107,7 @@ impl Handlers {
 fn url(
     path: &str,
     backend: Option<&IngressServiceBackend>,
-    services: &BTreeMap<String, Service>,
+    services: &BTreeMap<String, Arc<Service>>,
 ) -> Result<String, String> {
     let backend = backend.ok_or("its backend is no Service: only Services are supported")?;
     let name = &backend.name;

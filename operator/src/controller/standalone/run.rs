@@ -2,10 +2,7 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use futures::{
-    Future, StreamExt as _,
-    stream::{self, BoxStream},
-};
+use futures::Future;
 use kube::{
     Resource,
     runtime::{
@@ -16,7 +13,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    context::Context,
+    context::{Context, Trigger},
     controller::{reconcile::drive, trigger},
     error::Error,
     label::ParentKind,
@@ -45,9 +42,9 @@ pub(in crate::controller) trait Standalone:
     /// The ProxyClass that an object's proxy has, if it asks for one.
     fn class(&self, context: &Context) -> Option<String>;
 
-    /// What else may change what an object's proxy does.
-    fn more(_: &Context, _: Store<Self>) -> BoxStream<'static, ObjectRef<Self>> {
-        stream::pending().boxed()
+    /// The objects that something else concerns than their children and their ProxyClass.
+    fn touched(_: &Context, _: &Store<Self>, _: &Trigger) -> Vec<ObjectRef<Self>> {
+        Vec::new()
     }
 
     /// One reconciliation, from what is asked for to what is told.
@@ -60,9 +57,5 @@ pub(in crate::controller) async fn run<K: Standalone>(
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let own = Arc::clone(&context);
-    drive::<K, _>(context, stop, |store| {
-        let more = K::more(&own, store.clone());
-        stream::select(trigger::parents::<K>(&own, store), more)
-    })
-    .await;
+    drive::<K, _>(context, stop, |store| trigger::parents::<K>(&own, store)).await;
 }
