@@ -1,17 +1,25 @@
 //! Annotations of Services and Ingresses -> a typed request, all errors at once.
 
 mod egress;
+mod group;
 mod ingress;
 mod service;
 
 use std::fmt;
 
+use kube::{Resource, ResourceExt as _};
+
+pub(crate) use self::ingress::first_host;
 pub use self::{
     egress::{EgressPort, EgressRequest, EgressTarget, HEALTH_PORT, egress, egress_group},
+    group::{GroupIngress, GroupRequest, GroupService, group_ingress, group_service, proxy_group},
     ingress::{IngressRequest, ingress},
     service::{Carries, Options, Request, on_proxy_group, proxy_class, service},
 };
-use crate::name::NameError;
+use crate::{
+    label,
+    name::{self, NameError},
+};
 
 /// Something that an object asks for and that cannot be done.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -55,6 +63,16 @@ pub enum Violation {
     /// The address that a Service has is none.
     #[error("field `spec.clusterIP`: `{0}` is not an IP address: create the Service anew")]
     ClusterIp(String),
+    /// On a ProxyGroup, without an address that its proxies could lead to.
+    #[error(
+        "field `spec.clusterIP`: a Service on an ingress ProxyGroup needs a cluster IP, headless Services and external names have none: give it one, or remove annotation `tailscale.com/proxy-group` to have a proxy of its own"
+    )]
+    NoClusterIp,
+    /// On a ProxyGroup, with more names than one.
+    #[error(
+        "field `spec.tls`: an Ingress on a ProxyGroup has one name: leave one entry with one host, and make an Ingress for each other name"
+    )]
+    TooManyTlsHosts,
 }
 
 /// Everything that is wrong with an object. Never empty.
@@ -71,3 +89,11 @@ impl fmt::Display for Violations {
 }
 
 impl std::error::Error for Violations {}
+
+/// The tags that an object asks for; what is wrong with them goes to the others.
+fn tags(object: &impl Resource, violations: &mut Vec<Violation>) -> Option<Vec<String>> {
+    let text = object.annotations().get(label::TAGS).filter(|tags| !tags.is_empty())?;
+    let (tags, errors) = name::tags(text);
+    violations.extend(errors.into_iter().map(|error| Violation::Name(label::TAGS, error)));
+    Some(tags)
+}

@@ -8,5 +8,5 @@ mod object;
 
 pub use self::{
     difference::needs_write,
-    object::{Applier, FIELD_MANAGER, set_finalizer},
+    object::{Applier, FIELD_MANAGER, mark_object, set_finalizer},
 };

@@ -2,9 +2,11 @@
 
 mod access;
 pub mod admission;
+pub mod certificate;
 mod config;
 mod environment;
 pub mod group;
+pub mod ingress_config;
 pub mod metrics;
 pub mod nameserver;
 mod overlay;

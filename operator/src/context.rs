@@ -1,32 +1,53 @@
 //! What every reconciliation may use.
 
 mod backoff;
+mod batches;
 mod cache;
 mod cluster_domain;
 mod counts;
 mod egress_ports;
 mod events;
+mod identity;
+mod known;
 mod node_ports;
 mod reissues;
 mod settings;
+mod swept;
 mod tasks;
+mod waiting;
 
 use kube::Client;
 
-pub(crate) use self::cache::labelled;
+pub(crate) use self::cache::{SERVICE_NAME, labelled};
 pub use self::{
     backoff::Backoffs,
+    batches::Batches,
     cache::{Cache, Trigger},
     cluster_domain::cluster_domain,
     counts::Counts,
     egress_ports::{Assigned, EgressPorts},
     events::{Events, Kind},
+    identity::Identity,
+    known::Known,
     node_ports::NodePorts,
     reissues::Reissues,
     settings::{Settings, own_namespace},
+    swept::Swept,
     tasks::{BoxedTask, Tasks},
+    waiting::Waiting,
 };
-use crate::{apply::Applier, counters::Counters, tailnet_api::Registry};
+use crate::{
+    apply::Applier,
+    build::ingress_config::File,
+    counters::Counters,
+    tailnet_api::{Registry, ServiceName},
+};
+
+/// A change of a file in an ingress ProxyGroup's ConfigMap: the entry of a Tailscale Service, or that it has none.
+pub type Entry = (File, ServiceName, Option<serde_json::Value>);
+/// A change of what a ProxyGroup's replicas offer: a Tailscale Service, and the Secrets with the configurations of those
+/// that offer it.
+pub type Offer = (ServiceName, std::collections::BTreeSet<String>);
 
 /// What every reconciliation may use. One for all controllers.
 pub struct Context {
@@ -58,6 +79,18 @@ pub struct Context {
     pub tasks: Tasks,
     /// Writes what belongs to proxies.
     pub applier: Applier,
+    /// Who the operator is for others of its kind.
+    pub identity: Identity,
+    /// Tailscale Services, as they were seen last.
+    pub known: Known,
+    /// Who waits for a name that another has.
+    pub waiting: Waiting,
+    /// ConfigMaps that hold nothing which nobody wants.
+    pub swept: Swept,
+    /// Writes of ingress ProxyGroups' ConfigMaps.
+    pub entries: Batches<Entry>,
+    /// Writes of ProxyGroups' configurations.
+    pub offers: Batches<Offer>,
 }
 
 impl Context {
@@ -75,6 +108,12 @@ impl Context {
             egress_ports: EgressPorts::default(),
             tasks: Tasks::default(),
             applier: Applier::new(client.clone(), settings.namespace.as_str()),
+            identity: Identity::new(client.clone(), &settings),
+            known: Known::default(),
+            waiting: Waiting::default(),
+            swept: Swept::default(),
+            entries: Batches::default(),
+            offers: Batches::default(),
             client,
             settings,
             tailnets,

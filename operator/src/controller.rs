@@ -4,6 +4,8 @@ mod connector;
 mod dns_config;
 mod dns_records;
 mod egress;
+mod ha_ingress;
+mod ha_service;
 mod ingress;
 mod peer_relay;
 mod proxy_class;
@@ -14,6 +16,7 @@ mod recorder;
 mod service;
 mod standalone;
 mod tailnet;
+mod tailscale_service;
 mod told;
 mod trigger;
 

@@ -54,12 +54,28 @@ pub const FORWARD_CLUSTER_TRAFFIC: &str =
 /// Of a ProxyGroup: whether its proxies share one ACME account with those of others, `true` or anything else.
 pub const SHARE_ACME_ACCOUNT: &str = "tailscale.com/share-acme-account";
 
-/// On Secrets of ProxyGroups and the like: [`SECRET_CONFIG`], [`SECRET_STATE`] or `certs`.
+/// Of an Ingress on a ProxyGroup: serves plain HTTP too, `enabled`.
+pub const HTTP_ENDPOINT: &str = "tailscale.com/http-endpoint";
+
+/// The finalizer of Ingresses on ProxyGroups.
+pub const INGRESS_GROUP_FINALIZER: &str = "tailscale.com/ingress-pg-finalizer";
+/// The finalizer of Services on ingress ProxyGroups.
+pub const SERVICE_GROUP_FINALIZER: &str = "tailscale.com/service-pg-finalizer";
+/// The finalizer of ProxyGroups that offer the API server.
+pub const API_SERVER_FINALIZER: &str = "tailscale.com/kube-apiserver-finalizer";
+/// On what a ProxyGroup serves: which Tailscale Service was made for it, and where. It outlives the ProxyGroup.
+pub const PROVISIONED: &str = "sluice.dev/provisioned";
+/// On certificates: the name that they are for, shortened to what a label may be.
+pub const DOMAIN: &str = "tailscale.com/domain";
+
+/// On Secrets of ProxyGroups and the like: [`SECRET_CONFIG`], [`SECRET_STATE`] or [`SECRET_CERTS`].
 pub const SECRET_TYPE: &str = "tailscale.com/secret-type";
 /// A Secret that the operator writes and a replica reads.
 pub const SECRET_CONFIG: &str = "config";
 /// A Secret that a replica keeps its state in.
 pub const SECRET_STATE: &str = "state";
+/// A Secret with a certificate.
+pub const SECRET_CERTS: &str = "certs";
 /// On what was made for a Service on a ProxyGroup.
 pub const SERVICE_TYPE: &str = "tailscale.com/svc-type";
 /// The value of [`SERVICE_TYPE`].

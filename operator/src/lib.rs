@@ -18,5 +18,6 @@ pub mod name;
 pub mod nameserver;
 pub mod status;
 pub mod tailnet_api;
+pub mod tailnet_state;
 pub mod telemetry;
 pub mod top;

@@ -3,11 +3,8 @@
 use k8s_openapi::api::networking::v1::Ingress;
 use kube::ResourceExt as _;
 
-use super::{Violation, Violations};
-use crate::{
-    label,
-    name::{self, Hostname},
-};
+use super::{Violation, Violations, proxy_group, tags};
+use crate::{label, name::Hostname};
 
 /// A proxy that an Ingress asks for.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -28,16 +25,25 @@ pub struct IngressRequest {
 
 /// What an Ingress of this class asks for: `None` if it is of another one, or a ProxyGroup's.
 pub fn ingress(ingress: &Ingress, class: &str) -> Result<Option<IngressRequest>, Violations> {
-    let annotations = ingress.annotations();
-    let spec = ingress.spec.as_ref();
-    let own = spec.and_then(|spec| spec.ingress_class_name.as_deref()) == Some(class);
-    let group = annotations.get(label::PROXY_GROUP).is_some_and(|group| !group.is_empty());
-    if !own || group {
+    if !is_of_class(ingress, class) || proxy_group(ingress).is_some() {
         return Ok(None);
     }
     let mut violations = Vec::new();
-    let tls = spec.and_then(|spec| spec.tls.as_ref()?.first()?.hosts.as_ref()?.first());
-    let host = tls.filter(|host| !host.is_empty()).cloned();
+    match read(ingress, &mut violations) {
+        Some(request) if violations.is_empty() => Ok(Some(request)),
+        _ => Err(Violations(violations)),
+    }
+}
+
+pub(super) fn is_of_class(ingress: &Ingress, class: &str) -> bool {
+    let spec = ingress.spec.as_ref();
+    spec.and_then(|spec| spec.ingress_class_name.as_deref()) == Some(class)
+}
+
+/// What it asks for, whoever is to do it; what is wrong with it goes to the others.
+pub(super) fn read(ingress: &Ingress, violations: &mut Vec<Violation>) -> Option<IngressRequest> {
+    let annotations = ingress.annotations();
+    let host = first_host(ingress).map(str::to_owned);
     let hostname = if let Some(host) = &host {
         let first = host.split('.').next().unwrap_or_default();
         Hostname::new(first).map_err(Violation::TlsHost)
@@ -47,21 +53,20 @@ pub fn ingress(ingress: &Ingress, class: &str) -> Result<Option<IngressRequest>,
         Hostname::new(&name).map_err(Violation::NoTlsHost)
     };
     let hostname = hostname.map_err(|violation| violations.push(violation)).ok();
-    let tags = annotations.get(label::TAGS).filter(|tags| !tags.is_empty()).map(|text| {
-        let (tags, errors) = name::tags(text);
-        violations.extend(errors.into_iter().map(|error| Violation::Name(label::TAGS, error)));
-        tags
-    });
+    let tags = tags(ingress, violations);
     let is_true = |key: &str| annotations.get(key).is_some_and(|value| value == "true");
-    match hostname {
-        Some(hostname) if violations.is_empty() => Ok(Some(IngressRequest {
-            hostname,
-            tags,
-            host,
-            funnel: is_true(label::FUNNEL),
-            redirect: is_true(label::HTTP_REDIRECT),
-            forward_cluster_traffic: is_true(label::FORWARD_CLUSTER_TRAFFIC),
-        })),
-        _ => Err(Violations(violations)),
-    }
+    Some(IngressRequest {
+        hostname: hostname?,
+        tags,
+        host,
+        funnel: is_true(label::FUNNEL),
+        redirect: is_true(label::HTTP_REDIRECT),
+        forward_cluster_traffic: is_true(label::FORWARD_CLUSTER_TRAFFIC),
+    })
+}
+
+/// The first host of the TLS block.
+pub(crate) fn first_host(ingress: &Ingress) -> Option<&str> {
+    let tls = ingress.spec.as_ref()?.tls.as_ref()?.first()?;
+    tls.hosts.as_ref()?.first().map(String::as_str).filter(|host| !host.is_empty())
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 use kube::{Resource, ResourceExt as _};
 
-use super::{Violation, Violations};
+use super::{Violation, Violations, tags};
 use crate::{
     label,
     name::{self, Hostname},
@@ -78,12 +78,7 @@ pub fn service(service: &Service, options: &Options) -> Result<Option<Request>, 
         return if violations.is_empty() { Ok(None) } else { Err(Violations(violations)) };
     };
     let hostname = hostname(service).map_err(|violation| violations.push(violation)).ok();
-    let tags = service.annotations().get(label::TAGS).filter(|tags| !tags.is_empty());
-    let tags = tags.map(|text| {
-        let (tags, errors) = name::tags(text);
-        violations.extend(errors.into_iter().map(|error| Violation::Name(label::TAGS, error)));
-        tags
-    });
+    let tags = tags(service, &mut violations);
     match hostname {
         Some(hostname) if violations.is_empty() => {
             Ok(Some(Request { carries, hostname, tags, load_balancer }))
@@ -92,7 +87,7 @@ pub fn service(service: &Service, options: &Options) -> Result<Option<Request>, 
     }
 }
 
-fn is_load_balancer(spec: &ServiceSpec, options: &Options) -> bool {
+pub(super) fn is_load_balancer(spec: &ServiceSpec, options: &Options) -> bool {
     spec.type_.as_deref() == Some("LoadBalancer")
         && match spec.load_balancer_class.as_deref() {
             Some(class) => class == label::LOAD_BALANCER_CLASS,
@@ -155,7 +150,7 @@ fn dns_name(service: &Service, domain: &str) -> String {
     format!("{}.{}.svc.{domain}", service.name_any(), service.namespace().unwrap_or_default())
 }
 
-fn hostname(service: &Service) -> Result<Hostname, Violation> {
+pub(super) fn hostname(service: &Service) -> Result<Hostname, Violation> {
     if let Some(name) = service.annotations().get(label::HOSTNAME) {
         return Hostname::new(name).map_err(|error| Violation::Name(label::HOSTNAME, error));
     }

@@ -170,7 +170,24 @@ pub async fn set_finalizer<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    if live.finalizers().iter().any(|own| own == finalizer) == on {
+    mark_object(api, live, finalizer, on, None).await
+}
+
+/// The same, and in the same write an annotation with that value, or without any.
+pub async fn mark_object<K>(
+    api: &Api<K>,
+    live: &K,
+    finalizer: &str,
+    on: bool,
+    annotation: Option<(&str, Option<String>)>,
+) -> Result<(), Error>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let is_noted = annotation.as_ref().is_none_or(|(key, text)| {
+        live.annotations().get(*key).map(String::as_str) == text.as_deref()
+    });
+    if is_noted && live.finalizers().iter().any(|own| own == finalizer) == on {
         return Ok(());
     }
     let mut finalizers: Vec<_> =
@@ -179,9 +196,13 @@ where
         finalizers.push(finalizer.to_owned());
     }
     let name = live.name_any();
-    let patch = json!({ "metadata": {
+    let mut metadata = json!({
         "finalizers": finalizers, "resourceVersion": live.resource_version(), "uid": live.uid(),
-    } });
+    });
+    if let (Some((key, text)), Some(metadata)) = (annotation, metadata.as_object_mut()) {
+        metadata.insert("annotations".into(), json!({ key: text }));
+    }
+    let patch = json!({ "metadata": metadata });
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
     let what = || format!("change the finalizers of {} {name}", K::kind(&()));
     match api.patch(&name, &params, &Patch::Merge(patch)).await {

@@ -34,6 +34,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
+pub(crate) use self::strip::SERVICE_NAME;
 pub use self::trigger::Trigger;
 use self::trigger::{Tell, child};
 use crate::{

@@ -20,6 +20,9 @@ pub struct Settings {
     /// The operator's own pod, by whose name replicas tell each other apart.
     #[arg(long, env = "POD_NAME")]
     pub pod_name: Option<String>,
+    /// The Secret that an operator of upstream's keeps its own device in: what that device owns stays the operator's.
+    #[arg(long, env = "OPERATOR_SECRET", default_value = "operator")]
+    pub operator_secret: String,
     /// The image of proxies; `sluice-proxy` must be in its PATH.
     #[arg(long, env = "PROXY_IMAGE", default_value = "sluice-proxy:latest")]
     pub proxy_image: String,

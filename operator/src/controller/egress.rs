@@ -12,7 +12,6 @@ mod status;
 
 use std::sync::Arc;
 
-use futures::{StreamExt as _, stream};
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{
     ResourceExt as _,
@@ -81,22 +80,12 @@ fn labels(parent: &Parent) -> Labels {
     all
 }
 
-/// The Services that changes of ProxyGroups and of their pods concern.
-pub(super) fn concerned(
-    context: &Context,
-    store: Store<Service>,
-) -> impl futures::Stream<Item = ObjectRef<Service>> + Send + 'static {
-    context.cache.changes().flat_map(move |trigger| {
-        let found: Vec<_> = match trigger {
-            Trigger::Group(name) | Trigger::Pod(name) => store
-                .state_filter(|service| annotation::egress_group(service) == Some(name.as_str()))
-                .iter()
-                .map(|service| ObjectRef::from(service.as_ref()))
-                .collect(),
-            _ => Vec::new(),
-        };
-        stream::iter(found)
-    })
+/// The Services that a change of a ProxyGroup or of its pods concerns.
+pub(super) fn touched(store: &Store<Service>, trigger: &Trigger) -> Vec<ObjectRef<Service>> {
+    let (Trigger::Group(name) | Trigger::Pod(name)) = trigger else { return Vec::new() };
+    let found =
+        store.state_filter(|service| annotation::egress_group(service) == Some(name.as_str()));
+    found.iter().map(|service| ObjectRef::from(service.as_ref())).collect()
 }
 
 /// The ProxyGroup that something was made on.

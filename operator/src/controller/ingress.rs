@@ -1,7 +1,7 @@
-//! Ingresses with a proxy of their own.
+//! Ingresses: with a proxy of their own, or on a ProxyGroup.
 
-mod backend;
-mod status;
+pub(super) mod backend;
+pub(super) mod status;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,8 +16,11 @@ use kube::{
 };
 
 use self::status::{Notice, Outcome};
-use super::standalone::{
-    self, Children, Class, Done, Standalone, class, clean_up, nodes, not_ready, write,
+use super::{
+    ha_ingress,
+    standalone::{
+        self, Children, Class, Done, Standalone, class, clean_up, nodes, not_ready, write,
+    },
 };
 use crate::{
     annotation::{self, IngressRequest},
@@ -43,6 +46,9 @@ impl Standalone for Ingress {
     const KIND: ParentKind = ParentKind::Ingress;
     const CONTROLLER: &str = "ingress";
 
+    /// All on a ProxyGroup are told of each one's changes there, and look at them once.
+    const DEBOUNCE: Duration = Duration::from_millis(50);
+
     fn class(&self, context: &Context) -> Option<String> {
         let request = annotation::ingress(self, &context.settings.ingress_class_name);
         let asks = request.is_ok_and(|request| request.is_some());
@@ -53,14 +59,17 @@ impl Standalone for Ingress {
         step(self, context)
     }
 
-    fn touched(_: &Context, store: &Store<Self>, trigger: &Trigger) -> Vec<ObjectRef<Self>> {
-        let Trigger::Service { namespace, name } = trigger else { return Vec::new() };
-        let leads_there = |ingress: &Ingress| {
-            ingress.metadata.namespace.as_ref() == Some(namespace)
-                && backend::names(ingress).any(|backend| backend == name)
-        };
-        let found = store.state_filter(leads_there);
-        found.iter().map(|ingress| ObjectRef::from(ingress.as_ref())).collect()
+    fn touched(context: &Context, store: &Store<Self>, trigger: &Trigger) -> Vec<ObjectRef<Self>> {
+        let mut found = ha_ingress::touched(context, store, trigger);
+        if let Trigger::Service { namespace, name } = trigger {
+            let leads_there = |ingress: &Ingress| {
+                ingress.metadata.namespace.as_ref() == Some(namespace)
+                    && backend::names(ingress).any(|backend| backend == name)
+            };
+            let leading = store.state_filter(leads_there);
+            found.extend(leading.iter().map(|ingress| ObjectRef::from(ingress.as_ref())));
+        }
+        found
     }
 }
 
@@ -72,42 +81,59 @@ async fn step(ingress: &Ingress, context: &Context) -> Result<Action, Error> {
         name: ingress.name_any(),
         uid: uid.ok_or_else(|| Error::Incomplete(ingress.name_any(), "UID"))?,
     };
-    let request = annotation::ingress(ingress, &context.settings.ingress_class_name);
-    if ingress.metadata.deletion_timestamp.is_some() || matches!(request, Ok(None)) {
-        return end(ingress, context, &parent).await;
+    let class = &context.settings.ingress_class_name;
+    let alone = annotation::ingress(ingress, class);
+    let shared = annotation::group_ingress(ingress, class);
+    let is_ending = ingress.metadata.deletion_timestamp.is_some();
+    // A name is served in one way: the other one has ended before.
+    if (is_ending || matches!(alone, Ok(None)))
+        && end(ingress, context, &parent).await? == Done::NotYet
+    {
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
-    let outcome = match request {
-        Ok(None) => return Ok(Action::await_change()),
-        Err(violations) => Ok(Outcome::refused("InvalidIngressConfiguration", &violations)),
-        Ok(Some(request)) => provision(ingress, context, &parent, request).await,
+    if is_ending || matches!(shared, Ok(None)) {
+        ha_ingress::end(ingress, context, &parent).await?;
+    }
+    if is_ending {
+        return Ok(Action::await_change());
+    }
+    let outcome = match (alone, shared) {
+        (Ok(None), Ok(None)) => Ok((Outcome::default(), None)),
+        (Err(violations), _) | (_, Err(violations)) => {
+            Ok((Outcome::refused("InvalidIngressConfiguration", &violations), None))
+        }
+        (Ok(Some(request)), _) => {
+            provision(ingress, context, &parent, request).await.map(|outcome| (outcome, None))
+        }
+        (_, Ok(Some(request))) => ha_ingress::provision(ingress, context, &parent, &request).await,
     };
     match outcome {
-        Ok(outcome) => status::tell(ingress, context, &outcome).await?,
+        Ok((outcome, pause)) => {
+            status::tell(ingress, context, &outcome).await?;
+            Ok(pause.map_or_else(Action::await_change, Action::requeue))
+        }
         Err(error) => {
             if !error.is_conflict() {
                 let outcome = Outcome::refused("ProxyFailed", &error);
                 status::tell(ingress, context, &outcome).await?;
             }
-            return Err(error);
+            Err(error)
         }
     }
-    Ok(Action::await_change())
 }
 
-async fn end(ingress: &Ingress, context: &Context, parent: &Parent) -> Result<Action, Error> {
+/// The end of a proxy of its own, if it has one.
+async fn end(ingress: &Ingress, context: &Context, parent: &Parent) -> Result<Done, Error> {
     let ours = ingress.finalizers().iter().any(|own| own == label::FINALIZER);
     let children = Children::find(&context.cache, &context.settings.namespace, parent);
     if !ours && !children.any() {
-        return Ok(Action::await_change());
+        return Ok(Done::Yes);
     }
     if clean_up(context, context.tailnets.get(""), parent).await? == Done::NotYet {
-        return Ok(Action::requeue(LOOK_AGAIN));
-    }
-    if ingress.metadata.deletion_timestamp.is_none() {
-        status::tell(ingress, context, &Outcome::default()).await?;
+        return Ok(Done::NotYet);
     }
     set_finalizer(&api(context, ingress), ingress, label::FINALIZER, false).await?;
-    Ok(Action::await_change())
+    Ok(Done::Yes)
 }
 
 async fn provision(
@@ -162,6 +188,6 @@ async fn provision(
     Ok(status::served(secret, request.redirect, notices))
 }
 
-fn api(context: &Context, ingress: &Ingress) -> Api<Ingress> {
+pub(super) fn api(context: &Context, ingress: &Ingress) -> Api<Ingress> {
     Api::namespaced(context.client.clone(), &ingress.namespace().unwrap_or_default())
 }

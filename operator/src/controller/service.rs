@@ -1,11 +1,12 @@
-//! Services with a proxy of their own: from the tailnet to a Service, or from a Service to the tailnet.
+//! Services: with a proxy of their own, from the tailnet to a Service or from a Service to the tailnet; or on an ingress
+//! ProxyGroup.
 
 mod provision;
 mod status;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{Future, StreamExt as _, stream::BoxStream};
+use futures::Future;
 use k8s_openapi::api::core::v1::Service;
 use kube::{
     Api, ResourceExt as _,
@@ -18,13 +19,13 @@ use kube::{
 pub(super) use self::provision::lead_to;
 use self::status::Outcome;
 use super::{
-    egress,
+    egress, ha_service,
     standalone::{self, Children, Done, Standalone, clean_up},
 };
 use crate::{
     annotation,
     apply::set_finalizer,
-    context::Context,
+    context::{Context, Trigger},
     error::Error,
     label::{self, Parent, ParentKind},
 };
@@ -44,7 +45,7 @@ impl Standalone for Service {
     const KIND: ParentKind = ParentKind::Service;
     const CONTROLLER: &str = "service";
 
-    /// What a reconciliation writes comes back as a change: it is known by then, and nothing is written twice.
+    /// All on a ProxyGroup are told of each one's changes there, and look at them once.
     const DEBOUNCE: Duration = Duration::from_millis(50);
 
     fn class(&self, context: &Context) -> Option<String> {
@@ -53,12 +54,14 @@ impl Standalone for Service {
         asks.then(|| annotation::proxy_class(self, context.settings.default_class())).flatten()
     }
 
-    fn more(context: &Context, store: Store<Self>) -> BoxStream<'static, ObjectRef<Self>> {
-        egress::concerned(context, store).boxed()
-    }
-
     fn step(&self, context: &Context) -> impl Future<Output = Result<Action, Error>> + Send {
         step(self, context)
+    }
+
+    fn touched(context: &Context, store: &Store<Self>, trigger: &Trigger) -> Vec<ObjectRef<Self>> {
+        let mut found = ha_service::touched(context, store, trigger);
+        found.extend(egress::touched(store, trigger));
+        found
     }
 }
 
@@ -68,65 +71,81 @@ async fn step(service: &Service, context: &Context) -> Result<Action, Error> {
         return Ok(Action::await_change());
     }
     let parent = parent(service)?;
-    let ends = service.metadata.deletion_timestamp.is_some();
-    if !ends && annotation::egress_group(service).is_some() {
-        // A proxy of its own goes first: the Service leads to one place.
-        let children = Children::find(&context.cache, &context.settings.namespace, &parent);
-        if children.any()
-            && clean_up(context, context.tailnets.get(""), &parent).await? == Done::NotYet
-        {
-            return Ok(Action::requeue(LOOK_AGAIN));
+    let options = context.settings.service_options(&context.cluster_domain);
+    let alone = annotation::service(service, &options);
+    let shared = annotation::group_service(service, &options);
+    let is_ending = service.metadata.deletion_timestamp.is_some();
+    let is_egress = !is_ending && annotation::egress_group(service).is_some();
+    // A Service leads to one place, and a name is served in one way: the others have ended before.
+    let ended = async {
+        if !is_egress {
+            egress::end(context, &parent).await?;
         }
+        if (is_ending || matches!(alone, Ok(None)))
+            && end(service, context, &parent, is_egress).await? == Done::NotYet
+        {
+            return Ok(Done::NotYet);
+        }
+        if is_egress || is_ending || matches!(shared, Ok(None)) {
+            ha_service::end(service, context, &parent).await?;
+        }
+        Ok(Done::Yes)
+    };
+    match ended.await {
+        Ok(Done::Yes) => {}
+        Ok(Done::NotYet) => return Ok(Action::requeue(LOOK_AGAIN)),
+        Err(error) => return failed(service, context, error).await,
+    }
+    if is_ending {
+        return Ok(Action::await_change());
+    }
+    if is_egress {
         return egress::step(service, context, &parent).await;
     }
-    let options = context.settings.service_options(&context.cluster_domain);
-    let request = annotation::service(service, &options);
-    let outcome = match request {
-        _ if ends => end(service, context, &parent).await.map(Step::Ended),
-        Ok(None) => end(service, context, &parent).await.map(Step::Ended),
-        Err(violations) => Ok(Step::Is(Outcome::Invalid(violations.to_string()))),
-        Ok(Some(request)) => {
-            egress::end(context, &parent).await?;
-            provision::provision(service, context, &parent, request).await.map(Step::Is)
+    let outcome = match (alone, shared) {
+        (Ok(Some(request)), _) => provision::provision(service, context, &parent, request).await,
+        (Err(violations), _) => Ok(Outcome::Invalid(violations.to_string())),
+        (_, Ok(Some(request))) => {
+            return ha_service::reconcile(service, context, &parent, Ok(request)).await;
         }
+        (_, Err(violations)) => {
+            return ha_service::reconcile(service, context, &parent, Err(violations)).await;
+        }
+        _ => Ok(Outcome::Nothing),
     };
     match outcome {
-        Ok(Step::Ended(action)) => return Ok(action),
-        Ok(Step::Is(outcome)) => status::tell(service, context, &outcome).await?,
-        Err(error) => {
-            if !error.is_conflict() {
-                status::tell(service, context, &Outcome::Failed(error.to_string())).await?;
-            }
-            return Err(error);
-        }
+        Ok(outcome) => status::tell(service, context, &outcome).await?,
+        Err(error) => return failed(service, context, error).await,
     }
     Ok(Action::await_change())
 }
 
-/// What came of a step.
-enum Step {
-    /// To be told.
-    Is(Outcome),
-    /// Told, if there was anything to tell.
-    Ended(Action),
+/// Tells of what failed, if somebody needs to know.
+async fn failed(service: &Service, context: &Context, error: Error) -> Result<Action, Error> {
+    if !error.is_conflict() {
+        status::tell(service, context, &Outcome::Failed(error.to_string())).await?;
+    }
+    Err(error)
 }
 
-/// What was made is no longer wanted, or nothing was ever.
-async fn end(service: &Service, context: &Context, parent: &Parent) -> Result<Action, Error> {
+/// The end of a proxy of its own, if it has one. What an egress ProxyGroup does for a Service has the same finalizer.
+async fn end(
+    service: &Service,
+    context: &Context,
+    parent: &Parent,
+    is_egress: bool,
+) -> Result<Done, Error> {
     let ours = service.finalizers().iter().any(|own| own == label::FINALIZER);
-    egress::end(context, parent).await?;
     let children = Children::find(&context.cache, &context.settings.namespace, parent);
-    // What a ProxyGroup did for it has the same finalizer, and has ended.
-    let group = annotation::on_proxy_group(service);
-    let any = children.any() || (ours && !group);
+    // On a ProxyGroup the finalizer alone tells of nothing that is left.
+    let any = children.any() || (ours && !annotation::on_proxy_group(service));
     if any && clean_up(context, context.tailnets.get(""), parent).await? == Done::NotYet {
-        return Ok(Action::requeue(LOOK_AGAIN));
+        return Ok(Done::NotYet);
     }
-    if service.metadata.deletion_timestamp.is_none() {
-        status::tell(service, context, &Outcome::Nothing).await?;
+    if !is_egress {
+        set_finalizer(&api(context, service), service, label::FINALIZER, false).await?;
     }
-    set_finalizer(&api(context, service), service, label::FINALIZER, false).await?;
-    Ok(Action::await_change())
+    Ok(Done::Yes)
 }
 
 pub(super) fn api(context: &Context, service: &Service) -> Api<Service> {

@@ -186,6 +186,22 @@ impl Owner {
         })
     }
 
+    /// The Service as it would be if it were this operator's what was its under a former name. Where the annotation cannot be
+    /// read, nothing is.
+    pub fn renamed(&self, service: &VipService, former: &str) -> VipService {
+        let Ok(mut all) = owners(service) else { return service.clone() };
+        let mut any = false;
+        for owner in all.list.iter_mut().filter(|owner| owner.operator == former) {
+            owner.operator.clone_from(&self.operator);
+            any = true;
+        }
+        let annotations = any.then(|| with(service.annotations.clone(), &all));
+        VipService {
+            annotations: annotations.unwrap_or_else(|| service.annotations.clone()),
+            ..service.clone()
+        }
+    }
+
     /// Whether the Service is this owner's and nobody else's.
     pub fn owns_alone(&self, service: &VipService) -> bool {
         self.release(service) == Ok(Release::Delete)

@@ -213,6 +213,7 @@ const TARGETS: &[Target] = &[
     here("operator", "nameserver", Tier::Process),
     here("operator", "kinds", Tier::Namespace).with_kubernetes(),
     here("operator", "groups", Tier::Namespace).with_kubernetes(),
+    here("operator", "ha", Tier::Namespace).with_kubernetes(),
     everywhere("proxy", "packet", Tier::Packet),
     in_guests("proxy", "kernel_coexistence", Tier::Namespace),
     here("proxy", "scale", Tier::Packet),

@@ -18,13 +18,13 @@ use crate::{annotation::IngressRequest, context::Context};
 const REFUSED: &str = "InvalidIngressBackend";
 
 /// Paths with the addresses that they lead to, and what users are told of the others.
-pub(super) struct Handlers {
-    pub(super) handlers: BTreeMap<String, String>,
-    pub(super) notices: Vec<Notice>,
+pub(in crate::controller) struct Handlers {
+    pub(in crate::controller) handlers: BTreeMap<String, String>,
+    pub(in crate::controller) notices: Vec<Notice>,
 }
 
 /// The names of all Services that an Ingress names.
-pub(super) fn names(ingress: &Ingress) -> impl Iterator<Item = &String> {
+pub(in crate::controller) fn names(ingress: &Ingress) -> impl Iterator<Item = &String> {
     let spec = ingress.spec.as_ref();
     let rules = spec.and_then(|spec| spec.rules.as_ref()).into_iter().flatten();
     let paths = rules.filter_map(|rule| rule.http.as_ref()).flat_map(|http| &http.paths);
@@ -36,7 +36,10 @@ pub(super) fn names(ingress: &Ingress) -> impl Iterator<Item = &String> {
 }
 
 /// Those that exist.
-pub(super) fn services(ingress: &Ingress, context: &Context) -> BTreeMap<String, Arc<Service>> {
+pub(in crate::controller) fn services(
+    ingress: &Ingress,
+    context: &Context,
+) -> BTreeMap<String, Arc<Service>> {
     let namespace = ingress.namespace().unwrap_or_default();
     let find = |name: &String| {
         let service = context.cache.backends.get(&ObjectRef::new(name).within(&namespace))?;
@@ -46,7 +49,7 @@ pub(super) fn services(ingress: &Ingress, context: &Context) -> BTreeMap<String,
 }
 
 /// The default backend first: a rule for `/` comes before it.
-pub(super) fn handlers(
+pub(in crate::controller) fn handlers(
     ingress: &Ingress,
     request: &IngressRequest,
     services: &BTreeMap<String, Arc<Service>>,

@@ -15,41 +15,45 @@ use crate::{
 
 /// How it is with an Ingress.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Outcome {
+pub(in crate::controller) struct Outcome {
     /// Its name, once it is served.
-    pub(super) name: Option<String>,
+    pub(in crate::controller) name: Option<String>,
     /// The ports that are served there.
-    pub(super) ports: Vec<u16>,
+    pub(in crate::controller) ports: Vec<u16>,
     /// What is to be told.
-    pub(super) notices: Vec<Notice>,
+    pub(in crate::controller) notices: Vec<Notice>,
 }
 
 /// Something to tell in an Event.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Notice {
+pub(in crate::controller) struct Notice {
     kind: Kind,
     reason: &'static str,
     note: String,
 }
 
 impl Notice {
-    pub(super) fn warning(reason: &'static str, note: impl Into<String>) -> Self {
+    pub(in crate::controller) fn warning(reason: &'static str, note: impl Into<String>) -> Self {
         Self { kind: Kind::Warning, reason, note: note.into() }
     }
 
-    pub(super) fn normal(reason: &'static str, note: impl Into<String>) -> Self {
+    pub(in crate::controller) fn normal(reason: &'static str, note: impl Into<String>) -> Self {
         Self { kind: Kind::Normal, reason, note: note.into() }
     }
 }
 
 impl Outcome {
-    pub(super) fn refused(reason: &'static str, why: &impl Display) -> Self {
+    pub(in crate::controller) fn refused(reason: &'static str, why: &impl Display) -> Self {
         Self { notices: vec![Notice::warning(reason, why.to_string())], ..Self::default() }
     }
 }
 
 /// What a proxy that is made tells of itself in its Secret.
-pub(super) fn served(secret: Option<&Secret>, redirect: bool, mut notices: Vec<Notice>) -> Outcome {
+pub(in crate::controller) fn served(
+    secret: Option<&Secret>,
+    redirect: bool,
+    mut notices: Vec<Notice>,
+) -> Outcome {
     let name = match secret.and_then(https_name) {
         Some(Ok(name)) => Some(name),
         Some(Err(_)) => {
@@ -64,7 +68,7 @@ pub(super) fn served(secret: Option<&Secret>, redirect: bool, mut notices: Vec<N
 }
 
 /// Tells it, if that is news.
-pub(super) async fn tell(
+pub(in crate::controller) async fn tell(
     ingress: &Ingress,
     context: &Context,
     outcome: &Outcome,

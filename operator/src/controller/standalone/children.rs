@@ -49,7 +49,9 @@ impl Children {
         let selector = stateful_set.as_ref().and_then(|set| {
             set.spec.as_ref()?.selector.match_labels.as_ref()?.get(label::APP).cloned()
         });
-        let secrets = labelled(&cache.secrets, &labels);
+        let mut secrets = labelled(&cache.secrets, &labels);
+        // Certificates of the same on a ProxyGroup have the labels of these and more.
+        secrets.retain(|secret| !secret.labels().contains_key(label::PROXY_GROUP));
         Self {
             // The selector of a StatefulSet cannot be changed; pods go on when their parent was made anew.
             app: selector.unwrap_or_else(|| parent.uid.clone()),

@@ -79,9 +79,9 @@ pub(in crate::controller) async fn clean_up(
     for service in labelled(&context.cache.services, &parent.child_labels()) {
         release(context, &service).await?;
     }
-    // Services of egress ProxyGroups have the labels of these and more.
+    // What was made for the same on a ProxyGroup has the labels of these and more: Services, certificates.
     let own = format!("{labels},!{}", label::PROXY_GROUP);
-    delete_all::<Secret>(context, &labels).await?;
+    delete_all::<Secret>(context, &own).await?;
     delete_all::<Service>(context, &own).await?;
     if let Some(metrics) = metrics::selector(parent) {
         delete_all::<Service>(context, &label::selector(&metrics)).await?;

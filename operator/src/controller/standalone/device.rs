@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Secret;
 
-use crate::tailnet_api::DeviceId;
+use crate::{tailnet_api::DeviceId, tailnet_state::profile};
 
 /// A device that has logged in.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -20,12 +20,7 @@ pub(in crate::controller) struct DeviceInfo {
 /// The ID of a Secret's device: as the proxy tells it, or else as tailscaled keeps it.
 pub(in crate::controller) fn device_id(secret: &Secret) -> Option<DeviceId> {
     let told = text(secret, "device_id").filter(|id| !id.is_empty());
-    let id = told.or_else(|| {
-        let profile = text(secret, &text(secret, "_current-profile")?)?;
-        let profile: serde_json::Value = serde_json::from_str(&profile).ok()?;
-        profile.pointer("/Config/NodeID")?.as_str().map(str::to_owned)
-    });
-    id.filter(|id| !id.is_empty()).map(DeviceId::new)
+    told.or_else(|| profile(secret)?.node).map(DeviceId::new)
 }
 
 /// The device of a Secret, once it has logged in.
