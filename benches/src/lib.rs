@@ -1,4 +1,4 @@
-//! Criterion benches, the packet-rate and the tailnet benchmark. `README.md` beside this crate has the method and a run's table.
+//! Criterion benches, the packet-rate, the tailnet and the operator benchmark. `README.md` beside this crate has the method and a run's table.
 #![allow(
     clippy::print_stdout,
     missing_docs,
@@ -17,6 +17,7 @@ pub mod machine;
 pub mod netns;
 pub mod netstack;
 pub mod offload;
+pub mod operator;
 pub mod ours;
 pub mod pairs;
 pub mod panels;

@@ -42,6 +42,11 @@ pub fn memory(ids: &[u32]) -> Result<f64> {
     Ok((own + shared) as f64 * 1024.0 / 1e6)
 }
 
+/// Megabytes (10^6) that were resident at most: `VmHWM` of a `/proc/PID/status`.
+pub fn peak(status: &str) -> Option<f64> {
+    Some(kibibytes(status, "VmHWM:")? as f64 * 1024.0 / 1e6)
+}
+
 fn kibibytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()

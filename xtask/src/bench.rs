@@ -1,10 +1,10 @@
-//! `bench`: the packet-rate and the tailnet benchmark, and criterion's benches.
+//! `bench`: the packet-rate, the tailnet and the operator benchmark, and criterion's benches.
 
 use std::{path::PathBuf, process::Command};
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
-use proxy_testbed_programs::TAILNET;
+use proxy_testbed_programs::{KUBERNETES, TAILNET, UPSTREAM};
 
 use crate::{
     setup::{self, Purpose},
@@ -32,6 +32,12 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Upstream's operator and ours on a real API server, side by side.
+    Operator {
+        /// Passed on to the benchmark, as `--services N`; `-- --help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Times of pure functions.
     Criterion {
         /// Passed on to criterion, as a filter.
@@ -55,6 +61,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             command.env(TAILNET.variable, testbed::build(TAILNET)?);
             command
         }
+        What::Operator { arguments } => {
+            let mut command = program("operator", arguments)?;
+            for programs in [TAILNET, KUBERNETES, UPSTREAM] {
+                command.env(programs.variable, testbed::build(programs)?);
+            }
+            command
+        }
         What::Criterion { arguments } => {
             let mut command = workspace::cargo("bench");
             command.args(["--package", "benches", "--"]).args(arguments);
@@ -71,11 +84,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// A benchmark's program, built together with the product's, which it is told of.
 fn program(name: &str, arguments: &[String]) -> Result<Command> {
     let mut build = workspace::cargo("build");
-    build.args(["--release", "--package", "benches", "--package", "proxy", "--bins"]);
+    build.args(["--release", "--bins"]);
+    build.args(["--package", "benches", "--package", "proxy", "--package", "operator"]);
     step::must("build", &mut build)?;
     let programs = workspace::target_dir().join("release");
     let mut command = Command::new(programs.join(name));
     command.args(arguments).env("SLUICE_PROXY", programs.join("sluice-proxy"));
+    command.env("SLUICE_OPERATOR", programs.join("sluice-operator"));
     Ok(command)
 }
 

@@ -28,7 +28,7 @@ mod content;
 mod pod;
 
 pub use account::{Account, rule};
-pub use audit::Asked;
+pub use audit::{Asked, OPERATOR};
 pub use content::Content;
 pub use k8s_openapi::api::rbac::v1::PolicyRule;
 

@@ -69,6 +69,17 @@ pub const HELM: Programs = Programs {
     upstream: "helm.sh/helm/v3",
 };
 
+/// Upstream's operator, for comparison: a benchmark's, not a test's.
+pub const UPSTREAM: Programs = Programs {
+    name: "upstream's operator",
+    variable: "SLUICE_UPSTREAM_PROGRAMS",
+    programs: &[("k8s-operator", "tailscale.com/cmd/k8s-operator")],
+    module: "upstream",
+    stamps: &["tailscale.com/version.shortStamp", "tailscale.com/version.longStamp"],
+    version: "1.102.5",
+    upstream: "tailscale.com",
+};
+
 impl Programs {
     /// The directory of the programs, which must be there.
     pub fn find(&self) -> Result<PathBuf> {
