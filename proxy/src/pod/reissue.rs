@@ -93,7 +93,56 @@ impl Reissue {
 }
 
 fn is_logged_out(link: &Link) -> bool {
+    let warning = link.login_warning.as_deref();
     link.connected
-        && (link.state == Some(State::NeedsLogin)
-            || (link.login_warning.is_some() && !link.has_address))
+        && !warning.is_some_and(is_unheard)
+        && (link.state == Some(State::NeedsLogin) || (warning.is_some() && !link.has_address))
+}
+
+/// Whether a login failed before control had a say about the key: it could not be reached or trusted, or it is in trouble itself.
+/// Another key would change nothing but who the node is. The words are those of tailscaled's control client (1.102,
+/// `control/controlclient/direct.go`); what control says of a key has none of them.
+fn is_unheard(warning: &str) -> bool {
+    const CALL: &str = "register request: ";
+    match warning.split_once(CALL) {
+        Some((_, answer)) => !answer.starts_with("http 4"),
+        None => ["fetch control key", "getNoiseClient", "getMachinePrivKey", "rate limited"]
+            .iter()
+            .any(|words| warning.contains(words)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(error: &str) -> Link {
+        let login_warning = Some(format!("You are logged out. The last login error was: {error}"));
+        Link { connected: true, state: Some(State::NoState), login_warning, ..Link::default() }
+    }
+
+    #[test]
+    fn a_key_that_control_refuses_is_replaced() {
+        for error in ["invalid key: API key does not exist", "register request: http 401: no"] {
+            assert!(is_logged_out(&link(error)), "{error}");
+        }
+        let needs_login = Link { state: Some(State::NeedsLogin), login_warning: None, ..link("") };
+        assert!(is_logged_out(&needs_login));
+        assert!(!is_logged_out(&Link { has_address: true, ..link("invalid key") }));
+    }
+
+    #[test]
+    fn a_key_that_control_has_not_judged_is_kept() {
+        for error in [
+            "fetch control key: Get \"https://c/key?v=142\": x509: certificate signed by unknown authority",
+            "fetch control key: 502 Bad Gateway",
+            "register request: Post \"https://c/machine/register\": connection refused",
+            "register request: http 503: upstream",
+            "node registration rate limited; will retry after 5s",
+        ] {
+            assert!(!is_logged_out(&link(error)), "{error}");
+            let asks = Link { state: Some(State::NeedsLogin), ..link(error) };
+            assert!(!is_logged_out(&asks), "{error}");
+        }
+    }
 }
