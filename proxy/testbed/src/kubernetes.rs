@@ -25,12 +25,14 @@ use crate::{DEADLINE, Daemon, Namespace, tailnet::Tailnet};
 mod account;
 mod audit;
 mod content;
+mod kubelet;
 mod pod;
 
 pub use account::{Account, rule};
 pub use audit::{Asked, OPERATOR};
 pub use content::Content;
 pub use k8s_openapi::api::rbac::v1::PolicyRule;
+pub use kubelet::RunningPod;
 
 /// Where it listens, in every namespace: nodes of a tailnet are told of no address near it.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
@@ -48,6 +50,7 @@ pub struct ApiServer {
     _etcd: Daemon,
     namespace: Namespace,
     programs: PathBuf,
+    arguments: Vec<String>,
     token: String,
     directory: TempDir,
 }
@@ -55,8 +58,13 @@ pub struct ApiServer {
 impl Tailnet {
     /// Starts an API server beside the control server, where every node's underlay reaches it.
     pub fn start_api_server(&self) -> Result<ApiServer> {
+        self.start_api_server_with(&[])
+    }
+
+    /// The same with further arguments of kube-apiserver.
+    pub fn start_api_server_with(&self, arguments: &[&str]) -> Result<ApiServer> {
         self.internet().ip([format!("address add {ADDRESS}/16 dev bridge").as_str()])?;
-        ApiServer::start_in(self.internet().again()?)
+        ApiServer::start_in(self.internet().again()?, arguments)
     }
 }
 
@@ -65,10 +73,10 @@ impl ApiServer {
     pub fn start() -> Result<Self> {
         let namespace = Namespace::new()?;
         namespace.ip([format!("address add {ADDRESS}/32 dev lo").as_str()])?;
-        Self::start_in(namespace)
+        Self::start_in(namespace, &[])
     }
 
-    fn start_in(namespace: Namespace) -> Result<Self> {
+    fn start_in(namespace: Namespace, arguments: &[&str]) -> Result<Self> {
         let programs = KUBERNETES.find()?;
         let directory = tempfile::Builder::new().prefix("kubernetes-").tempdir()?;
         let own = directory.path();
@@ -93,7 +101,8 @@ impl ApiServer {
         std::fs::write(own.join("tokens"), format!("{token},admin,admin,system:masters\n"))?;
         std::fs::write(own.join("audit.yaml"), audit::POLICY)?;
         let server = Mutex::new(None);
-        let this = Self { server, _etcd: etcd, namespace, programs, token, directory };
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let this = Self { server, _etcd: etcd, namespace, programs, arguments, token, directory };
         this.launch()?;
         Ok(this)
     }
@@ -114,6 +123,7 @@ impl ApiServer {
         ] {
             command.arg(argument);
         }
+        command.args(&self.arguments);
         // In this directory it makes itself a certificate, and signs tokens with its key as well.
         for (option, file) in [
             ("--cert-dir", ""),

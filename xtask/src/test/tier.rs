@@ -209,6 +209,7 @@ const TARGETS: &[Target] = &[
     here("proxy", "tailscaled", Tier::Process).on_a_tailnet(),
     here("proxy", "state_secret", Tier::Namespace).with_kubernetes(),
     here("operator", "standalone", Tier::Namespace).with_kubernetes(),
+    here("operator", "traffic", Tier::Namespace).on_a_tailnet_with_kubernetes(),
     here("operator", "running", Tier::Process).with_kubernetes(),
     here("operator", "nameserver", Tier::Process),
     here("operator", "kinds", Tier::Namespace).with_kubernetes(),
