@@ -14,7 +14,7 @@ pub mod witness;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use proxy_testbed_programs::UPSTREAM;
 
 use self::{
@@ -69,20 +69,18 @@ fn turn(plan: &Plan, contestant: Contestant, upstream: &std::path::Path) -> Resu
     field.make(&plan.load)?;
     let (started, running, right) = field.server.run(async || {
         let client = field.server.client(field.admin.token())?;
-        let kubelet = tokio::spawn(kubelet::run(client.clone()));
         let started = Instant::now();
         let running = Running::start(contestant, &field, upstream)?;
-        let outcome = tokio::time::timeout(plan.patience, witness::wait(&client, &plan.load)).await;
-        let right = match outcome {
-            Ok(outcome) => outcome?,
-            Err(_) => {
-                let missing = witness::missing(&client, &plan.load).await?;
-                anyhow::bail!("not right in {:?}: {missing}\n{}", plan.patience, running.tail());
-            }
+        let right = tokio::select! {
+            Err(error) = kubelet::run(client.clone()) => return Err(error),
+            outcome = tokio::time::timeout(plan.patience, witness::wait(&client, &plan.load)) => outcome,
         };
-        // Who would have to wait for the kubelet has waited.
-        kubelet.abort();
-        anyhow::Ok((started, running, right))
+        let Ok(right) = right else {
+            let missing = witness::missing(&client, &plan.load).await?;
+            bail!("not right in {:?}: {missing}\n{}", plan.patience, running.tail());
+        };
+        let right = right?;
+        Ok((started, running, right))
     })??;
     let elapsed = right.duration_since(started);
     let at_once = field.requests()?;

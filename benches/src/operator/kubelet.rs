@@ -1,9 +1,9 @@
 //! What a cluster does for either operator: pods of StatefulSets are there and ready, and their proxies have logged in.
 
-use std::{collections::HashSet, pin::pin, sync::Mutex, time::Duration};
+use std::{collections::HashSet, convert::Infallible, sync::Mutex, time::Duration};
 
-use anyhow::{Context, Result};
-use futures::{StreamExt as _, TryStreamExt as _};
+use anyhow::{Context, Result, bail};
+use futures::TryStreamExt as _;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{Pod, Secret},
@@ -21,25 +21,27 @@ const AT_ONCE: usize = 8;
 /// Between two looks for a Secret that is not there yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs until it is dropped.
-pub async fn run(client: Client) -> Result<()> {
+/// Runs until it is dropped, or something is wrong.
+pub async fn run(client: Client) -> Result<Infallible> {
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), OPERATOR.0);
     let started = Mutex::new(HashSet::new());
     let changes = watcher(sets, watcher::Config::default()).default_backoff().touched_objects();
-    let work = changes.try_for_each_concurrent(AT_ONCE, |set| {
+    let work = changes.map_err(anyhow::Error::from).try_for_each_concurrent(AT_ONCE, |set| {
         let (client, started) = (&client, &started);
         async move {
             for ordinal in 0..set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1) {
                 let name = format!("{}-{ordinal}", set.name_any());
-                let is_new = started.lock().is_ok_and(|mut all| all.insert(name.clone()));
-                if is_new && let Err(error) = start(client, &set, &name, ordinal).await {
-                    eprintln!("pod {name}: {error:#}");
+                if started.lock().is_ok_and(|mut all| all.insert(name.clone())) {
+                    start(client, &set, &name, ordinal)
+                        .await
+                        .with_context(|| format!("pod {name}"))?;
                 }
             }
             Ok(())
         }
     });
-    Ok(pin!(work).await?)
+    work.await?;
+    bail!("the watch of StatefulSets has ended")
 }
 
 /// A pod starts, and its proxy logs in.
