@@ -74,7 +74,7 @@ impl Book {
 
     /// What was asked most, of each contestant's last turn.
     pub fn requests(&self) -> String {
-        let mut text = String::new();
+        let mut lines = Vec::new();
         for contestant in [Contestant::Sluice, Contestant::Upstream] {
             let Some(row) = self.rows.iter().rfind(|row| row.contestant == contestant) else {
                 continue;
@@ -85,11 +85,11 @@ impl Book {
                     .collect::<Vec<_>>()
                     .join(", ")
             };
-            text += &format!("{}: {}\n", contestant.label(), list(&row.by_kind));
+            lines.push(format!("{}: {}", contestant.label(), list(&row.by_kind)));
             if !row.idle_kinds.is_empty() {
-                text += &format!("  idle: {}\n", list(&row.idle_kinds));
+                lines.push(format!("  idle: {}", list(&row.idle_kinds)));
             }
         }
-        text
+        lines.join("\n")
     }
 }

@@ -71,8 +71,10 @@ impl Field {
 
     /// Makes the objects.
     pub fn make(&self, load: &Load) -> Result<()> {
-        let (first, rest): (Vec<_>, Vec<_>) =
-            load.manifests().into_iter().partition(|manifest| manifest["kind"] == "ProxyGroup");
+        let (first, rest): (Vec<_>, Vec<_>) = load
+            .manifests()
+            .into_iter()
+            .partition(|manifest| manifest.get("kind").is_some_and(|kind| kind == "ProxyGroup"));
         self.server.run(async || {
             let client = self.server.client(self.admin.token())?;
             let served = served(&client);
@@ -118,8 +120,9 @@ async fn served(client: &Client) {
 async fn apply(client: &Client, manifest: &Value) -> Result<()> {
     let types: TypeMeta = serde_json::from_value(manifest.clone())?;
     let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
-    let name = manifest["metadata"]["name"].as_str().context("a manifest without a name")?;
-    let api: Api<DynamicObject> = match manifest["metadata"]["namespace"].as_str() {
+    let field = |path: &str| manifest.pointer(path).and_then(Value::as_str);
+    let name = field("/metadata/name").context("a manifest without a name")?;
+    let api: Api<DynamicObject> = match field("/metadata/namespace") {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };
@@ -142,7 +145,7 @@ impl Requests {
     /// The most frequent.
     pub fn top(&self, count: usize) -> Vec<(String, usize)> {
         let mut all: Vec<_> = self.0.iter().map(|(what, count)| (what.clone(), *count)).collect();
-        all.sort_by(|a, b| b.1.cmp(&a.1));
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         all.truncate(count);
         all
     }

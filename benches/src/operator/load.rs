@@ -64,13 +64,12 @@ fn exposed(number: usize) -> Value {
 }
 
 fn egress(number: usize) -> Value {
-    let mut metadata = metadata("out", number);
-    metadata["annotations"] = json!({
-        "tailscale.com/proxy-group": GROUP,
-        "tailscale.com/tailnet-ip": format!("100.101.{}.{}", number / 250, number % 250 + 1),
-    });
     json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": metadata,
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": format!("out-{number}"), "namespace": NAMESPACE, "annotations": {
+            "tailscale.com/proxy-group": GROUP,
+            "tailscale.com/tailnet-ip": format!("100.101.{}.{}", number / 250, number % 250 + 1),
+        } },
         "spec": {
             "type": "ExternalName", "externalName": "placeholder",
             "ports": [{ "name": "db", "port": 5432, "protocol": "TCP" }],

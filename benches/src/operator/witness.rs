@@ -97,7 +97,10 @@ fn has_address(object: &Value) -> bool {
 
 fn holds(object: &Value, kind: &str) -> bool {
     let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|one| one["type"] == kind && one["status"] == "True")
+    conditions.into_iter().flatten().any(|one| {
+        let is = |field: &str, text: &str| one.get(field).is_some_and(|value| value == text);
+        is("type", kind) && is("status", "True")
+    })
 }
 
 #[cfg(test)]

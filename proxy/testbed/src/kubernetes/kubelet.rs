@@ -53,7 +53,7 @@ impl ApiServer {
         let mut underlay = tailnet.underlay(&name)?;
         let addresses = cluster.attach(&underlay.namespace)?;
         let labels = template.metadata.as_ref().and_then(|metadata| metadata.labels.clone());
-        let uid = self.make_pod(&name, &namespace, labels.unwrap_or_default(), &spec)?;
+        let uid = self.make_pod(&name, &namespace, &labels.unwrap_or_default(), &spec)?;
         let account = spec.service_account_name.as_deref().context("no service account")?;
         self.furnish(&mut underlay, &self.account(&namespace, account)?, &uid)?;
         let etc = underlay.private("/etc")?;
@@ -80,7 +80,7 @@ impl ApiServer {
         &self,
         name: &str,
         namespace: &str,
-        labels: BTreeMap<String, String>,
+        labels: &BTreeMap<String, String>,
         spec: &PodSpec,
     ) -> Result<String> {
         let pod: Pod = serde_json::from_value(json!({
