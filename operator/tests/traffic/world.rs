@@ -40,7 +40,7 @@ pub(crate) struct World {
     pub(crate) peer: Node,
     pub(crate) server: ApiServer,
     pub(crate) tailnet: Tailnet,
-    _credentials: TempDir,
+    credentials: TempDir,
 }
 
 impl World {
@@ -56,7 +56,7 @@ impl World {
             std::fs::write(credentials.path().join(name), text).unwrap();
         }
         let cluster = Cluster::new().unwrap();
-        let world = Self { cluster, peer, server, tailnet, _credentials: credentials };
+        let world = Self { cluster, peer, server, tailnet, credentials };
         world.prepare();
         let settings = world.api_settings();
         world
@@ -99,7 +99,7 @@ impl World {
 
     fn api_settings(&self) -> tailnet_api::Settings {
         use operator::tailnet_api::{Credentials, Patience, Source};
-        let file = |name: &str| Source::File(self._credentials.path().join(name));
+        let file = |name: &str| Source::File(self.credentials.path().join(name));
         tailnet_api::Settings {
             login_server: self.tailnet.url(),
             credentials: Credentials::OAuth { id: file("id"), secret: file("secret") },

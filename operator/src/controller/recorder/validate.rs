@@ -39,7 +39,7 @@ mod tests {
 
     use super::*;
 
-    fn of(name: &str, spec: Value) -> String {
+    fn of(name: &str, spec: &Value) -> String {
         let recorder = serde_json::from_value(json!({
             "apiVersion": "tailscale.com/v1alpha1", "kind": "Recorder",
             "metadata": { "name": name }, "spec": spec,
@@ -49,11 +49,11 @@ mod tests {
 
     #[test]
     fn all_that_is_wrong_is_said_with_field_and_remedy() {
-        assert_eq!(of("r", json!({ "enableUI": true })), "");
-        assert_eq!(of("r", json!({ "replicas": 2, "storage": { "s3": {} } })), "");
+        assert_eq!(of("r", &json!({ "enableUI": true })), "");
+        assert_eq!(of("r", &json!({ "replicas": 2, "storage": { "s3": {} } })), "");
         let account = json!({ "serviceAccount": { "annotations": { "a key": "" } } });
         let spec = json!({ "replicas": 2, "statefulSet": { "pod": account } });
-        let said = of(&"r".repeat(53), spec);
+        let said = of(&"r".repeat(53), &spec);
         for part in
             ["metadata.name: has 53", "set enableUI", "spec.replicas", "`a key` is not a key"]
         {
