@@ -9,12 +9,11 @@ use operator::{
     crd::ProxyGroup,
     tailnet_api::{Failure, fake::Call},
 };
-use proxy_testbed::DEADLINE;
 use serde_json::json;
 
 use crate::{
     bed::{assert_nothing_left, devices, end_pod, group, start_replica, wait_ready, wait_told},
-    cluster::{Cluster, in_cluster},
+    cluster::{Cluster, PATIENCE, in_cluster},
 };
 
 pub(crate) async fn delete(cluster: &Cluster, name: &str) {
@@ -25,7 +24,7 @@ pub(crate) async fn delete(cluster: &Cluster, name: &str) {
 pub(crate) async fn wait_gone(cluster: &Cluster, name: &str) {
     let api: Api<ProxyGroup> = Api::all(cluster.client.clone());
     let gone = await_condition(api, name, |found: Option<&ProxyGroup>| found.is_none());
-    tokio::time::timeout(DEADLINE, gone).await.expect("the ProxyGroup is gone").unwrap();
+    tokio::time::timeout(PATIENCE, gone).await.expect("the ProxyGroup is gone").unwrap();
 }
 
 #[test]

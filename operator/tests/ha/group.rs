@@ -18,12 +18,11 @@ use operator::{
     crd::ProxyGroup,
     tailnet_api::{ServiceName, TailnetApi as _, VipService, fake::FakeTailnet},
 };
-use proxy_testbed::DEADLINE;
 use serde_json::{Value, json};
 
 use crate::{
     bed::{self, config, end_pod, start_pod},
-    cluster::{Cluster, NAMESPACE},
+    cluster::{Cluster, NAMESPACE, PATIENCE},
     cluster_wide::wait_so,
 };
 
@@ -205,7 +204,7 @@ pub(crate) async fn wait_vip(
             tokio::time::sleep(PAUSE).await;
         }
     };
-    tokio::time::timeout(DEADLINE, wait).await.unwrap_or_else(|_| panic!("{name} is not so"))
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{name} is not so"))
 }
 
 /// The replica that issues certificates has got one.

@@ -20,11 +20,10 @@ use operator::{
     crd::PeerRelay,
     tailnet_api::{DeviceId, Failure, TailnetApi as _, fake::Call},
 };
-use proxy_testbed::DEADLINE;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, NAMESPACE, in_cluster},
+    cluster::{Cluster, NAMESPACE, PATIENCE, in_cluster},
     cluster_wide::{ClusterWide, condition, wait, wait_so},
     made::Made,
 };
@@ -96,7 +95,7 @@ async fn delete_and_end(cluster: &Cluster) {
     api.delete("eu", &DeleteParams::default()).await.unwrap();
     cluster.end_pods("peerrelay-eu").await;
     let wait = await_condition(api, "eu", |found: Option<&PeerRelay>| found.is_none());
-    assert!(tokio::time::timeout(DEADLINE, wait).await.is_ok(), "it is still there");
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "it is still there");
     assert_eq!(cluster.left().await, Vec::<String>::new());
 }
 
@@ -198,7 +197,7 @@ fn what_becomes_of_a_peer_relay_is_told() {
         let api: Api<PeerRelay> = Api::all(cluster.client.clone());
         api.delete("eu", &DeleteParams::default()).await.unwrap();
         let wait = await_condition(api, "eu", |found: Option<&PeerRelay>| found.is_none());
-        assert!(tokio::time::timeout(DEADLINE, wait).await.is_ok(), "it is still there");
+        assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "it is still there");
     });
 }
 

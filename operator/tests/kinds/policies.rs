@@ -13,11 +13,10 @@ use kube::{
     core::GroupVersionKind,
 };
 use operator::crd::ProxyGroupPolicy;
-use proxy_testbed::DEADLINE;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, in_cluster},
+    cluster::{Cluster, PATIENCE, in_cluster},
     golden,
 };
 
@@ -87,7 +86,7 @@ async fn wait_taken(cluster: &Cluster, manifest: &Value, taken: bool) {
             tokio::time::sleep(PAUSE).await;
         }
     };
-    let waited = tokio::time::timeout(DEADLINE * 6, wait).await;
+    let waited = tokio::time::timeout(PATIENCE * 2, wait).await;
     assert!(waited.is_ok(), "taken is not {taken}: {manifest}, with {:?}", names(cluster).await);
 }
 
@@ -109,7 +108,7 @@ async fn wait_names(cluster: &Cluster, wanted: &[&str]) {
             tokio::time::sleep(PAUSE).await;
         }
     };
-    let waited = tokio::time::timeout(DEADLINE, wait).await;
+    let waited = tokio::time::timeout(PATIENCE, wait).await;
     assert!(waited.is_ok(), "{:?}", names(cluster).await);
 }
 

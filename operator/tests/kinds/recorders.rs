@@ -20,11 +20,10 @@ use operator::{
     crd::{Recorder, Tailnet},
     tailnet_api::{DeviceId, Failure, TailnetApi as _, fake::Call},
 };
-use proxy_testbed::DEADLINE;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, NAMESPACE, in_cluster},
+    cluster::{Cluster, NAMESPACE, PATIENCE, in_cluster},
     cluster_wide::{ClusterWide, condition, wait, wait_so},
     made::Made,
 };
@@ -102,7 +101,7 @@ async fn delete(cluster: &Cluster) {
 async fn wait_gone(cluster: &Cluster) {
     let api: Api<Recorder> = Api::all(cluster.client.clone());
     let wait = await_condition(api, "rec", |found: Option<&Recorder>| found.is_none());
-    assert!(tokio::time::timeout(DEADLINE, wait).await.is_ok(), "it is still there");
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "it is still there");
     assert_eq!(cluster.left().await, Vec::<String>::new());
 }
 
@@ -284,7 +283,7 @@ fn recorders_end_whatever_goes_first_and_whatever_fails() {
         let tailnets: Api<Tailnet> = Api::all(cluster.client.clone());
         let is_judged = |found: Option<&Tailnet>| found.is_some_and(|found| found.status.is_some());
         let judged = await_condition(tailnets.clone(), "other", is_judged);
-        tokio::time::timeout(DEADLINE, judged).await.expect("it is judged").unwrap();
+        tokio::time::timeout(PATIENCE, judged).await.expect("it is judged").unwrap();
         cluster.context.tailnets.ready("other", cluster.tailnet.clone());
         cluster.touch("recorder", &elsewhere, 1).await;
         wait::<Recorder>(cluster, "rec", "True/RecorderCreated@1").await;
@@ -292,7 +291,7 @@ fn recorders_end_whatever_goes_first_and_whatever_fails() {
         devices(cluster, 1).await;
         tailnets.delete("other", &DeleteParams::default()).await.unwrap();
         let gone = await_condition(tailnets, "other", |found: Option<&Tailnet>| found.is_none());
-        tokio::time::timeout(DEADLINE, gone).await.expect("it goes").unwrap();
+        tokio::time::timeout(PATIENCE, gone).await.expect("it goes").unwrap();
         cluster.context.tailnets.remove("other");
         delete(cluster).await;
         cluster.end_pods("rec").await;

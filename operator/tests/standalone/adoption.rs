@@ -151,7 +151,7 @@ fn a_connector_of_upstream_keeps_all_of_its_devices() {
                 .is_some_and(|status| status.devices.len() == devices.len())
         };
         let wait = kube::runtime::wait::await_condition(api, "web", is_told);
-        let told = tokio::time::timeout(proxy_testbed::DEADLINE, wait).await;
+        let told = tokio::time::timeout(crate::cluster::PATIENCE, wait).await;
         let told = told.expect("its devices are told").unwrap().unwrap().status.unwrap();
         let names: Vec<_> = told.devices.iter().map(|device| device.hostname.clone()).collect();
         let known: Vec<_> = devices.iter().map(|device| Some(device.name.clone())).collect();

@@ -29,7 +29,7 @@ use operator::{
     controller,
     tailnet_api::{Registry, fake::FakeTailnet},
 };
-use proxy_testbed::{ApiServer, DEADLINE};
+use proxy_testbed::ApiServer;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -40,6 +40,8 @@ mod rights;
 /// Where the operator is.
 pub(crate) const NAMESPACE: &str = "tailscale";
 
+/// How long anything may take: a server, etcd and an operator of each of several tests share two cores.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at what cannot be watched.
 const PAUSE: Duration = Duration::from_millis(20);
 /// As long as nothing happens, nothing is going to.
@@ -95,7 +97,7 @@ pub(crate) fn in_cluster(flags: &[&str], test: impl AsyncFnOnce(&Cluster) + Send
             }));
             test(&cluster).await;
             stop.send(()).unwrap();
-            tokio::time::timeout(DEADLINE, running).await.expect("the operator stops").unwrap();
+            tokio::time::timeout(PATIENCE, running).await.expect("the operator stops").unwrap();
             let forbidden = std::mem::take(&mut *forbidden.lock().unwrap());
             assert_eq!(forbidden, Vec::<String>::new(), "the chart does not allow this");
             Ok(())
@@ -141,7 +143,7 @@ async fn wait_for_definitions(client: &Client) {
             tokio::time::sleep(PAUSE).await;
         }
     };
-    tokio::time::timeout(DEADLINE, ready).await.expect("the definitions are served");
+    tokio::time::timeout(PATIENCE, ready).await.expect("the definitions are served");
 }
 
 impl Cluster {
@@ -157,7 +159,7 @@ impl Cluster {
                 }
             }
         };
-        tokio::time::timeout(DEADLINE, idle).await.expect("the operator comes to rest");
+        tokio::time::timeout(PATIENCE, idle).await.expect("the operator comes to rest");
     }
 
     /// Has an object reconciled again, by a change that means nothing, and waits for it.
@@ -171,7 +173,7 @@ impl Cluster {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        tokio::time::timeout(DEADLINE, reconciled).await.expect("it is reconciled");
+        tokio::time::timeout(PATIENCE, reconciled).await.expect("it is reconciled");
     }
 
     /// What the operator wrote since the last time that this was asked.
@@ -244,7 +246,7 @@ impl Cluster {
     {
         let condition = |object: Option<&K>| object.is_some_and(&is_so);
         let wait = await_condition(self.api::<K>(namespace), name, condition);
-        if let Ok(found) = tokio::time::timeout(DEADLINE, wait).await {
+        if let Ok(found) = tokio::time::timeout(PATIENCE, wait).await {
             return found.unwrap().unwrap();
         }
         let found = self.api::<K>(namespace).get_opt(name).await.unwrap();
@@ -265,7 +267,7 @@ impl Cluster {
     {
         let gone = |object: Option<&K>| object.is_none();
         let wait = await_condition(self.api::<K>(namespace), name, gone);
-        let waited = tokio::time::timeout(DEADLINE, wait).await;
+        let waited = tokio::time::timeout(PATIENCE, wait).await;
         assert!(waited.is_ok(), "{} {namespace}/{name} is still there", K::kind(&()));
     }
 
@@ -284,7 +286,7 @@ impl Cluster {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        tokio::time::timeout(DEADLINE, wait).await.expect(reason)
+        tokio::time::timeout(PATIENCE, wait).await.expect(reason)
     }
 
     /// The notes of an object's Events of a reason; as many times as each was told.
@@ -315,7 +317,7 @@ impl Cluster {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        tokio::time::timeout(DEADLINE, wait).await.expect("a StatefulSet")
+        tokio::time::timeout(PATIENCE, wait).await.expect("a StatefulSet")
     }
 
     /// A replica starts: it logs in with the key that it was given, and tells so in its Secret. Returns its ID.

@@ -8,10 +8,9 @@ use kube::{
     api::{DeleteParams, ListParams},
     runtime::wait::await_condition,
 };
-use proxy_testbed::DEADLINE;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PATIENCE};
 
 /// A kind without namespaces, with conditions.
 pub(crate) trait ClusterWide:
@@ -48,7 +47,7 @@ pub(crate) async fn wait_so<K: ClusterWide>(
 ) -> K {
     let api: Api<K> = Api::all(cluster.client.clone());
     let wait = await_condition(api.clone(), name, |found: Option<&K>| found.is_some_and(&is_so));
-    if let Ok(found) = tokio::time::timeout(DEADLINE, wait).await {
+    if let Ok(found) = tokio::time::timeout(PATIENCE, wait).await {
         return found.unwrap().unwrap();
     }
     let there = api.list(&ListParams::default()).await.unwrap().items;
@@ -61,5 +60,5 @@ pub(crate) async fn delete<K: ClusterWide>(cluster: &Cluster, name: &str) {
     let api: Api<K> = Api::all(cluster.client.clone());
     api.delete(name, &DeleteParams::default()).await.unwrap();
     let wait = await_condition(api, name, |found: Option<&K>| found.is_none());
-    assert!(tokio::time::timeout(DEADLINE, wait).await.is_ok(), "{name} is still there");
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{name} is still there");
 }

@@ -4,11 +4,10 @@
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Secret};
 use kube::{Api, ResourceExt as _, api::DeleteParams, runtime::wait::await_condition};
 use operator::{crd::Connector, tailnet_api::TailnetApi as _};
-use proxy_testbed::DEADLINE;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, NAMESPACE, in_cluster},
+    cluster::{Cluster, NAMESPACE, PATIENCE, in_cluster},
     golden,
 };
 
@@ -39,7 +38,7 @@ async fn wait(
     let api: Api<Connector> = Api::all(cluster.client.clone());
     let wait =
         await_condition(api.clone(), name, |found: Option<&Connector>| found.is_some_and(&is_so));
-    if let Ok(found) = tokio::time::timeout(DEADLINE, wait).await {
+    if let Ok(found) = tokio::time::timeout(PATIENCE, wait).await {
         return found.unwrap().unwrap();
     }
     panic!("{what}: not seen of {:?}", api.get(name).await.unwrap().status);
@@ -52,7 +51,7 @@ async fn wait_condition(cluster: &Cluster, name: &str, wanted: &str) -> Connecto
 async fn wait_gone(cluster: &Cluster, name: &str) {
     let api: Api<Connector> = Api::all(cluster.client.clone());
     let wait = await_condition(api, name, |found: Option<&Connector>| found.is_none());
-    assert!(tokio::time::timeout(DEADLINE, wait).await.is_ok(), "{name} is still there");
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{name} is still there");
 }
 
 async fn delete(cluster: &Cluster, name: &str) {

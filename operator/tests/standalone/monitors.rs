@@ -5,11 +5,10 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams},
     core::GroupVersionKind,
 };
-use proxy_testbed::DEADLINE;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, NAMESPACE, in_cluster},
+    cluster::{Cluster, NAMESPACE, PATIENCE, in_cluster},
     services::service,
 };
 
@@ -29,7 +28,7 @@ async fn monitors(cluster: &Cluster, count: usize) -> Vec<DynamicObject> {
             }
         }
     };
-    tokio::time::timeout(DEADLINE, wait).await.unwrap_or_else(|_| panic!("not {count} monitors"))
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("not {count} monitors"))
 }
 
 async fn class(cluster: &Cluster, monitor: bool) {
