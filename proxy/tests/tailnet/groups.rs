@@ -114,6 +114,15 @@ fn an_ingress_group_serves_the_addresses_of_a_tailscale_service() {
             .unwrap();
         let addresses = peer.meet(&name).unwrap();
         peer.ping(addresses[0]).unwrap();
+        // The peer is told of the Service's addresses after it was told of the node.
+        peer.wait_status("the Service's addresses", |status| {
+            let peers = status["Peer"].as_object();
+            let allowed = |node: &Value| {
+                vips.iter().all(|vip| node["AllowedIPs"].to_string().contains(&format!("\"{vip}/")))
+            };
+            peers.is_some_and(|peers| peers.values().any(allowed))
+        })
+        .unwrap();
         for vip in vips {
             // Ping is answered by tailscaled itself.
             exchange(&peer.underlay.namespace, SocketAddr::new(vip, 80))
