@@ -95,7 +95,7 @@ fn turn(plan: &Plan, contestant: Contestant, upstream: &std::path::Path) -> Resu
         requests: settled.total(),
         trailing: settled.total().saturating_sub(at_once.total()),
         by_kind: settled.top(12),
-        idle_requests: idle.total().saturating_sub(settled.total()),
+        idle_requests: idle.without_leases().saturating_sub(settled.without_leases()),
         idle_kinds: idle.since(&settled),
         cpu_seconds: before,
         idle_cpu_seconds: running.cpu()? - before,

@@ -18,7 +18,7 @@ pub struct Row {
     pub trailing: usize,
     /// The most frequent.
     pub by_kind: Vec<(String, usize)>,
-    /// What it asked in the idle time.
+    /// What it asked in the idle time, but for its lease.
     pub idle_requests: usize,
     pub idle_kinds: Vec<(String, usize)>,
     /// Until it had settled.

@@ -142,6 +142,12 @@ impl Requests {
         self.0.values().sum()
     }
 
+    /// All but those for the lease, which a leader renews for as long as it leads.
+    pub fn without_leases(&self) -> usize {
+        let others = self.0.iter().filter(|(what, _)| !what.ends_with(" leases"));
+        others.map(|(_, count)| count).sum()
+    }
+
     /// The most frequent.
     pub fn top(&self, count: usize) -> Vec<(String, usize)> {
         let mut all: Vec<_> = self.0.iter().map(|(what, count)| (what.clone(), *count)).collect();

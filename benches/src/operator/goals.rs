@@ -36,6 +36,13 @@ pub fn goals(book: &Book) -> Vec<Goal> {
         })
         .collect();
     let idle = book.values(Sluice, |row| row.idle_requests as f64);
-    goals.push(Goal::new("G18e", "API requests while idle, ours", &idle, 0.0, 0.0, Better::Lower));
+    goals.push(Goal::new(
+        "G18e",
+        "API requests while idle but for the lease, ours",
+        &idle,
+        0.0,
+        0.0,
+        Better::Lower,
+    ));
     goals
 }

@@ -45,6 +45,9 @@ fn an_egress_groups_services_come_and_go_and_one_that_is_gone_spoils_no_other() 
         }
         let frontend =
             |family: usize, port| SocketAddr::new(PROXY_CLUSTER[family].parse().unwrap(), port);
+        // A pod is ready without a target that it has not heard of yet.
+        pod.wait(CHANGE * 5, "the Service is in force", |s| leads_to(s, "default-near", &near_at))
+            .unwrap();
         for family in [0, 1] {
             exchange_ports(&pod.place.cluster, frontend(family, 10_080));
         }
